@@ -1,0 +1,2 @@
+//! The segue command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Opened by its first capability.

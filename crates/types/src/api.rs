@@ -1,0 +1,339 @@
+//! The admin API's data: what `segue` commands, the node and the failover monitor say to each other.
+//!
+//! Owns: the JSON shapes of API version 1. Never: holds logic; the volume engine has its own types.
+//! Invariant: fields are added, never renamed or removed, within one version.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! shape {
+    ($(#[$meta:meta])* $vis:vis struct $($rest:tt)*) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        $vis struct $($rest)*
+    };
+    ($(#[$meta:meta])* $vis:vis enum $($rest:tt)*) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        $vis enum $($rest)*
+    };
+}
+
+shape! {
+    /// When a write of the primary counts as seen by the outside world.
+    pub enum ObservationRule {
+        /// The first applied write after `super` marks the primary observed.
+        Write,
+        /// Only a completed flush or FUA write after `super` marks the primary observed.
+        Flush,
+    }
+}
+
+shape! {
+    /// What a volume is.
+    pub enum VolumeKind {
+        /// An ordinary writable volume (a clone is one too).
+        Volume,
+        /// A read-only snapshot.
+        Snapshot,
+    }
+}
+
+shape! {
+    /// State of a volume's superposition.
+    pub enum SuperPhase {
+        /// No superposition.
+        None,
+        /// Two versions; neither has won.
+        Racing,
+        /// The primary was observed; the child can no longer win and waits to be aborted.
+        Observed,
+    }
+}
+
+shape! {
+    /// Who may write a version of a volume.
+    pub struct LeaseInfo {
+        /// Who holds it, in the holder's own words.
+        pub holder: String,
+        /// Since when, milliseconds of Unix time.
+        pub since_unix_ms: u64,
+        /// True when it survives disconnects and restarts of the node (it was granted by name, not by connecting).
+        pub durable: bool,
+    }
+}
+
+shape! {
+    /// A volume as `segue volume show` prints it.
+    pub struct VolumeInfo {
+        /// Its name, unique on the node.
+        pub name: String,
+        /// The pool it lives in.
+        pub pool: String,
+        /// Volume or snapshot.
+        pub kind: VolumeKind,
+        /// Size the clients see, bytes.
+        pub size_bytes: u64,
+        /// Bytes of the pool that only this volume's own top layer holds.
+        pub own_bytes: u64,
+        /// Layers a read may pass through, at least 1.
+        pub depth: u32,
+        /// Grows with every change of the right to write.
+        pub epoch: u64,
+        /// Rule by which the primary counts as observed.
+        pub observation: ObservationRule,
+        /// Whether a token is needed to attach.
+        pub token_required: bool,
+        /// Holder of the right to write the volume (the primary's version).
+        pub lease: Option<LeaseInfo>,
+        /// Phase of the superposition.
+        pub super_phase: SuperPhase,
+        /// Id of the superposition, when there is one.
+        pub super_id: Option<u64>,
+        /// Text kept for the failover monitor in the volume's record.
+        pub note: String,
+        /// True while a clean-up (merge or drop of layers below or beside it) still runs.
+        pub cleaning: bool,
+    }
+}
+
+shape! {
+    /// A request for a new volume.
+    pub struct CreateVolume {
+        /// Name, unique on the node.
+        pub name: String,
+        /// Pool; the node's first when missing.
+        #[serde(default)]
+        pub pool: Option<String>,
+        /// Size, bytes; a multiple of 4096, at most 16 TiB.
+        pub size_bytes: u64,
+        /// Rule of observation; `flush` when missing.
+        #[serde(default)]
+        pub observation: Option<ObservationRule>,
+        /// Access token to be required of clients; only its SHA-256 is kept.
+        #[serde(default)]
+        pub token: Option<String>,
+    }
+}
+
+shape! {
+    /// New size of a volume.
+    pub struct ResizeVolume {
+        /// Size, bytes; a multiple of 4096; never smaller than today's.
+        pub size_bytes: u64,
+    }
+}
+
+shape! {
+    /// New name of a volume, or the name of a snapshot or clone of it.
+    pub struct NewName {
+        /// The name.
+        pub name: String,
+    }
+}
+
+shape! {
+    /// Text for a volume's record, at most 1 KiB.
+    pub struct Note {
+        /// The text.
+        pub note: String,
+    }
+}
+
+shape! {
+    /// A request for the right to write.
+    pub struct AcquireLease {
+        /// Who asks, for the error others will see.
+        pub holder: String,
+    }
+}
+
+shape! {
+    /// A granted right to write.
+    pub struct LeaseGrant {
+        /// The volume.
+        pub volume: String,
+        /// The lease id, 32 hex digits: keep it secret.
+        pub lease: String,
+        /// Export name to attach with: `NAME@LEASE`.
+        pub export: String,
+        /// The epoch it was granted in.
+        pub epoch: u64,
+    }
+}
+
+shape! {
+    /// Start a superposition of a group of volumes of one pool, atomically.
+    pub struct SuperRequest {
+        /// Names of the volumes.
+        pub volumes: Vec<String>,
+        /// Who will hold the children's leases.
+        pub holder: String,
+    }
+}
+
+shape! {
+    /// A started superposition.
+    pub struct SuperGrant {
+        /// Its id, for collapse and abort.
+        pub super_id: u64,
+        /// One grant per volume, in the request's order: attach the children with these.
+        pub children: Vec<LeaseGrant>,
+    }
+}
+
+shape! {
+    /// Names a superposition.
+    pub struct SuperRef {
+        /// Any volume of the group.
+        pub volume: String,
+        /// Its id as `super` returned it.
+        pub super_id: u64,
+    }
+}
+
+shape! {
+    /// Who won.
+    pub enum CollapseOutcome {
+        /// The child is the volume now, and the old primary is fenced for ever.
+        Promoted,
+        /// The primary was observed first; the child can only be aborted.
+        PrimaryObserved,
+    }
+}
+
+shape! {
+    /// Answer of collapse. The same question gets the same answer for as long as the record is kept.
+    pub struct CollapseReply {
+        /// Who won.
+        pub outcome: CollapseOutcome,
+    }
+}
+
+shape! {
+    /// A pool as `segue pool show` prints it.
+    pub struct PoolInfo {
+        /// Its name on the node.
+        pub name: String,
+        /// The drive: a path, or `memory`.
+        pub drive: String,
+        /// Bytes of the drive.
+        pub capacity_bytes: u64,
+        /// Bytes a write may still allocate.
+        pub free_bytes: u64,
+        /// Bytes freed and waiting for a commit, a checkpoint or a reader before they count as free.
+        pub pending_bytes: u64,
+        /// Volumes and snapshots.
+        pub volumes: u64,
+        /// Layers.
+        pub layers: u64,
+        /// Bytes of journal in use, of journal in all.
+        pub journal_used_bytes: u64,
+        /// Bytes of the journal region.
+        pub journal_bytes: u64,
+        /// Bytes of map pages cached and the cap.
+        pub cache_used_bytes: u64,
+        /// Cap of the map page cache, bytes.
+        pub cache_bytes: u64,
+        /// Bytes of the allocation bitmap held in memory.
+        pub bitmap_bytes: u64,
+        /// True when a drive error has made the pool refuse changes until it is reopened.
+        pub poisoned: bool,
+        /// Blocks whose checksum did not match since the pool was opened.
+        pub integrity_errors: u64,
+        /// Clean-up jobs (merges, drops) that still run.
+        pub cleaning: u64,
+    }
+}
+
+shape! {
+    /// Progress of a scrub.
+    pub struct ScrubStatus {
+        /// True while it runs.
+        pub running: bool,
+        /// Blocks verified so far.
+        pub blocks_done: u64,
+        /// Blocks to verify in all (an estimate while it runs).
+        pub blocks_total: u64,
+        /// Blocks that did not match.
+        pub errors: u64,
+    }
+}
+
+shape! {
+    /// A block that did not match its checksum, or another thing a person must look at.
+    pub struct IntegrityEvent {
+        /// When, milliseconds of Unix time.
+        pub unix_ms: u64,
+        /// The pool's drive.
+        pub drive: String,
+        /// What was being read.
+        pub what: String,
+        /// Byte offset on the drive.
+        pub offset_bytes: u64,
+        /// The volume or layer and block it was read for.
+        pub owner: String,
+        /// Checksum expected.
+        pub expected_crc32c: u32,
+        /// Checksum found.
+        pub found_crc32c: u32,
+        /// Generation expected.
+        pub generation: u64,
+    }
+}
+
+shape! {
+    /// An error of the admin API.
+    pub struct ApiError {
+        /// What kind, so that programs can act.
+        pub kind: ApiErrorKind,
+        /// What happened and what to do, for people.
+        pub message: String,
+    }
+}
+
+shape! {
+    /// Kinds of API errors; each tells what to do.
+    pub enum ApiErrorKind {
+        /// Fix the request.
+        Invalid,
+        /// No such volume, pool or superposition.
+        NotFound,
+        /// The name is taken.
+        Exists,
+        /// Somebody else holds it; the message says who and since when.
+        Busy,
+        /// Wrong or missing token, certificate, or lease.
+        Denied,
+        /// The state does not allow it (for example collapse without super).
+        Conflict,
+        /// The right was taken away.
+        Fenced,
+        /// No space left in the pool.
+        NoSpace,
+        /// The drive failed.
+        Io,
+        /// A fault of the node itself.
+        Internal,
+    }
+}
+
+shape! {
+    /// What a node says of itself.
+    pub struct NodeInfo {
+        /// Version of the program.
+        pub version: String,
+        /// Process id.
+        pub pid: u32,
+        /// `io_uring` or `poll`.
+        pub io_engine: String,
+        /// Addresses that NBD is served on.
+        pub nbd: Vec<String>,
+        /// Cores that serve.
+        pub cores: u32,
+        /// Nanoseconds since start.
+        pub uptime_ns: u64,
+    }
+}

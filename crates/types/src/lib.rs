@@ -1,0 +1,17 @@
+//! The nouns every other room shares: ids, units, statuses, names, and the admin API's data.
+//!
+//! Owns: plain values and their text forms. Never: does I/O, reads a clock, or decides anything.
+//! Invariant: a value of a type in this crate is always valid; parsing is the only door in.
+
+pub mod api;
+mod export;
+mod ids;
+mod status;
+mod units;
+
+pub use export::{ExportAccess, ExportName, ExportNameError, MAX_NAME_BYTES, check_volume_name};
+pub use ids::{LayerId, LeaseId, ParseLeaseIdError, SuperId, VolumeId};
+pub use status::IoStatus;
+pub use units::{
+    BLOCK_BYTES, BLOCK_SHIFT, Nanos, ParseSizeError, SECTOR_BYTES, format_size, parse_duration_ns, parse_size,
+};
