@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn names_round_trip() {
         let lease = LeaseId(7);
-        for text in ["a", "pg.data_1-x", "a@ro", &format!("a@{lease}"), &format!("a@{lease}?token=s3cret"), "a?token="] {
+        for text in ["a", "pg.data_1-x", "a@ro", &format!("a@{lease}"), &format!("a@{lease}?token=s3cret"), "a?token="]
+        {
             assert_eq!(ExportName::parse(text).unwrap().to_string(), text);
         }
     }
