@@ -1,2 +1,63 @@
-//! The segue command.
-fn main() {}
+//! The `segue` command: `segue NOUN VERB`, for people and for programs (`--json`).
+//!
+//! Owns: the list of nouns, the global flags, and how an error reaches the caller. Never: does a noun's work here.
+//! Invariant: data goes to stdout and words to stderr, and every way out has a documented exit code.
+//!
+//! A new noun: write a module that exposes `Args` (clap) and `run(Args, &Global) -> anyhow::Result<ExitCode>`,
+//! declare it with `mod`, and add one line to `nouns!`.
+
+mod client;
+mod cmd;
+mod exit;
+mod out;
+
+use clap::Parser;
+use exit::ExitCode;
+use std::path::PathBuf;
+
+/// Flags that every command takes.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Global {
+    /// Print one JSON object with a `schema` field instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The node's admin socket.
+    #[arg(long, global = true, value_name = "PATH", env = "SEGUE_ADMIN", default_value = segue_node::client::DEFAULT_ADMIN_SOCKET)]
+    pub admin: PathBuf,
+}
+
+/// Volumes that recover before anybody knows whether something failed.
+#[derive(Parser, Debug)]
+#[command(name = "segue", version, after_help = exit::HELP, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    noun: Noun,
+}
+
+/// Declares the nouns: doc comment, variant, and the module with its `Args` and `run`.
+macro_rules! nouns {
+    ($($(#[$meta:meta])* $variant:ident => $($module:ident)::+;)*) => {
+        #[derive(clap::Subcommand, Debug)]
+        enum Noun { $($(#[$meta])* $variant($($module)::+::Args),)* }
+
+        fn dispatch(noun: Noun, global: &Global) -> anyhow::Result<ExitCode> {
+            match noun { $(Noun::$variant(args) => $($module)::+::run(args, global),)* }
+        }
+    };
+}
+
+nouns! {
+    /// Volumes, snapshots and clones.
+    Volume => cmd::volume;
+}
+
+fn main() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    let json = cli.global.json;
+    match dispatch(cli.noun, &cli.global) {
+        Ok(code) => code.into(),
+        Err(error) => exit::report(&error, json).into(),
+    }
+}

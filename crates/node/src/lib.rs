@@ -1,1 +1,6 @@
-//! Opened by its first capability.
+//! The storage daemon: wires machines to the runtime, and speaks the admin API.
+//!
+//! Owns: the node's configuration, process life, admin HTTP API, and its client. Never: decides about volumes.
+//! Invariant: what the admin API answered with success is durable in the pool.
+
+pub mod client;

@@ -1,0 +1,6 @@
+//! The nouns that operate a node: thin calls of the admin API.
+//!
+//! Owns: their arguments and what they print. Never: decides anything that the node should decide.
+//! Invariant: every verb has a `--json` form with a schema.
+
+pub mod volume;
