@@ -8,3 +8,4 @@
 pub mod device;
 pub mod mem;
 pub mod op;
+pub mod superposition;
