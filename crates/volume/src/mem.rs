@@ -28,11 +28,7 @@ pub struct Buf {
 
 impl Buf {
     /// A handle to no bytes; freeing it is a no-op.
-    pub const EMPTY: Buf = Buf {
-        page: NIL,
-        skip: 0,
-        len: 0,
-    };
+    pub const EMPTY: Buf = Buf { page: NIL, skip: 0, len: 0 };
 
     /// Length in bytes.
     pub const fn len(self) -> usize {
@@ -50,16 +46,8 @@ impl Buf {
     /// When the part does not lie inside.
     #[must_use]
     pub fn part(self, start: usize, len: usize) -> Buf {
-        assert!(
-            start + len <= self.len as usize,
-            "part {start}+{len} of a buffer of {}",
-            self.len
-        );
-        Buf {
-            page: self.page,
-            skip: self.skip + start as u32,
-            len: len as u32,
-        }
+        assert!(start + len <= self.len as usize, "part {start}+{len} of a buffer of {}", self.len);
+        Buf { page: self.page, skip: self.skip + start as u32, len: len as u32 }
     }
 
     /// Byte offset of the buffer in its region, for registered I/O.
@@ -92,14 +80,10 @@ impl Mem {
     /// When the system has no such address space.
     pub fn new(bytes: usize) -> Mem {
         let bytes = bytes.max(1).next_multiple_of(MAX_BUF_BYTES);
-        let layout = Layout::from_size_align(bytes, MAX_BUF_BYTES)
-            .expect("region size fits the address space");
+        let layout = Layout::from_size_align(bytes, MAX_BUF_BYTES).expect("region size fits the address space");
         // Zeroed allocation of this size comes from fresh mappings: untouched pages stay unbacked.
         let base = unsafe { alloc_zeroed(layout) };
-        assert!(
-            !base.is_null(),
-            "no address space for a region of {bytes} bytes"
-        );
+        assert!(!base.is_null(), "no address space for a region of {bytes} bytes");
         let pages = bytes / PAGE_BYTES;
         let mut mem = Mem {
             base,
@@ -129,11 +113,7 @@ impl Mem {
         }
         self.state[page as usize] = order as u8 | USED;
         self.used_pages += 1 << order;
-        Some(Buf {
-            page,
-            skip: 0,
-            len: len as u32,
-        })
+        Some(Buf { page, skip: 0, len: len as u32 })
     }
 
     /// Gives a buffer back. Pass the handle that `alloc` returned, not a part.
@@ -146,10 +126,7 @@ impl Mem {
         }
         let mut page = buf.page;
         let state = self.state[page as usize];
-        assert!(
-            buf.skip == 0 && state & USED != 0 && state != INNER,
-            "free of a buffer that is not live"
-        );
+        assert!(buf.skip == 0 && state & USED != 0 && state != INNER, "free of a buffer that is not live");
         let mut order = (state & !USED) as usize;
         self.used_pages -= 1 << order;
         self.state[page as usize] = INNER;
@@ -184,13 +161,7 @@ impl Mem {
     pub fn copy(&mut self, from: Buf, to: Buf) {
         assert_eq!(from.len, to.len, "copy between buffers of different length");
         let (from_at, to_at) = (self.check(from), self.check(to));
-        unsafe {
-            std::ptr::copy(
-                self.base.add(from_at),
-                self.base.add(to_at),
-                from.len as usize,
-            )
-        }
+        unsafe { std::ptr::copy(self.base.add(from_at), self.base.add(to_at), from.len as usize) }
     }
 
     /// Address of a buffer, for system calls. Valid for as long as the region lives.
@@ -219,10 +190,7 @@ impl Mem {
             return 0;
         }
         let at = buf.region_offset();
-        assert!(
-            at + buf.len as usize <= self.layout.size(),
-            "buffer outside its region"
-        );
+        assert!(at + buf.len as usize <= self.layout.size(), "buffer outside its region");
         at
     }
 
@@ -258,9 +226,7 @@ impl Drop for Mem {
 }
 
 fn order_of(len: usize) -> usize {
-    len.div_ceil(PAGE_BYTES)
-        .next_power_of_two()
-        .trailing_zeros() as usize
+    len.div_ceil(PAGE_BYTES).next_power_of_two().trailing_zeros() as usize
 }
 
 #[cfg(test)]

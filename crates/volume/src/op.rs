@@ -31,29 +31,15 @@ pub enum Op {
     /// Read `len` bytes into `buf`.
     Read { offset: u64, len: u32, buf: Buf },
     /// Write `len` bytes from `buf`; with `fua` durable before the reply.
-    Write {
-        offset: u64,
-        len: u32,
-        buf: Buf,
-        fua: bool,
-    },
+    Write { offset: u64, len: u32, buf: Buf, fua: bool },
     /// Make durable everything that was acknowledged on this volume before.
     Flush,
     /// Give the range's space back; it then reads as zero.
     Discard { offset: u64, len: u64, fua: bool },
     /// Make the range read as zero; with `no_hole` its space stays allocated.
-    WriteZeroes {
-        offset: u64,
-        len: u64,
-        no_hole: bool,
-        fua: bool,
-    },
+    WriteZeroes { offset: u64, len: u64, no_hole: bool, fua: bool },
     /// Tell which parts of the range are allocated. Extents come in the reply (at most `extents_max`).
-    BlockStatus {
-        offset: u64,
-        len: u64,
-        extents_max: u32,
-    },
+    BlockStatus { offset: u64, len: u64, extents_max: u32 },
     /// Bring the range's map into the cache.
     Cache { offset: u64, len: u64 },
 }
@@ -160,11 +146,7 @@ pub enum AlarmKind {
     /// A block of data of this layer.
     Data { layer: LayerId, block: u64 },
     /// A page of the map of this layer.
-    Map {
-        layer: LayerId,
-        level: u8,
-        index: u64,
-    },
+    Map { layer: LayerId, level: u8, index: u64 },
     /// A drive I/O failed with this errno.
     Drive { errno: i32 },
     /// The pool refuses changes from now on; reopen it after fixing the drive.
@@ -193,11 +175,7 @@ pub enum AttachMode {
     ReadOnly,
     /// Write, under an ephemeral lease made from this id if the volume is free, or shared when the ephemeral
     /// holder has the same words. Ends with the last detach or the process.
-    Implicit {
-        lease: LeaseId,
-        holder: String,
-        now_unix_ms: u64,
-    },
+    Implicit { lease: LeaseId, holder: String, now_unix_ms: u64 },
     /// Write, under a durable lease granted before (of the primary or of a child).
     Lease(LeaseId),
 }
@@ -206,12 +184,7 @@ pub enum AttachMode {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AdminOp {
     /// Make a volume. Reply: `Volume`.
-    Create {
-        name: String,
-        size_bytes: u64,
-        rule: ObservationRule,
-        token_sha256: Option<[u8; 32]>,
-    },
+    Create { name: String, size_bytes: u64, rule: ObservationRule, token_sha256: Option<[u8; 32]> },
     /// All volumes. Reply: `Volumes`.
     List,
     /// One volume. Reply: `Volume`.
@@ -229,20 +202,11 @@ pub enum AdminOp {
     /// Keep a text in the volume's record. Reply: `Done`.
     SetNote { name: String, note: String },
     /// Open an attachment. `token_sha256` is compared with the volume's. Reply: `Attached`.
-    Attach {
-        name: String,
-        mode: AttachMode,
-        token_sha256: Option<[u8; 32]>,
-    },
+    Attach { name: String, mode: AttachMode, token_sha256: Option<[u8; 32]> },
     /// Close an attachment; its requests in flight must have been answered. Reply: `Done`.
     Detach { attach: AttachId },
     /// Grant a durable lease on the primary version, if it is free. Reply: `Leased`.
-    Acquire {
-        name: String,
-        lease: LeaseId,
-        holder: String,
-        now_unix_ms: u64,
-    },
+    Acquire { name: String, lease: LeaseId, holder: String, now_unix_ms: u64 },
     /// Give a durable lease back. Reply: `Done`.
     Release { name: String, lease: LeaseId },
     /// Take the lease away from whoever holds it: a fence without `super`. Also ends a superposition by abort.
@@ -250,12 +214,7 @@ pub enum AdminOp {
     BreakLease { name: String },
     /// Start a superposition of a group, atomically. `child_leases[i]` becomes the lease of the child of `names[i]`.
     /// Reply: `Super`.
-    Super {
-        names: Vec<String>,
-        child_leases: Vec<LeaseId>,
-        holder: String,
-        now_unix_ms: u64,
-    },
+    Super { names: Vec<String>, child_leases: Vec<LeaseId>, holder: String, now_unix_ms: u64 },
     /// Ask who won and, if the primary was not observed, promote the children: one durable compare-and-set and fence.
     /// Reply: `Collapsed`. Asked again with the same id it answers the same.
     Collapse { name: String, super_id: SuperId },
@@ -293,12 +252,7 @@ pub enum AdminReply {
     /// State of the pool.
     Pool(PoolState),
     /// Progress of a scrub.
-    Scrub {
-        running: bool,
-        blocks_done: u64,
-        blocks_total: u64,
-        errors: u64,
-    },
+    Scrub { running: bool, blocks_done: u64, blocks_total: u64, errors: u64 },
 }
 
 /// Who holds a lease.

@@ -163,29 +163,17 @@ impl Race {
     /// A race as `super` starts it. The caller makes the start itself durable before it answers `super`; as the
     /// journal is durable in order, no later decision of this race can become durable without it.
     pub const fn start(sid: SuperId) -> Race {
-        Race {
-            sid,
-            decided: Phase::Racing,
-            durable: Phase::Racing,
-        }
+        Race { sid, decided: Phase::Racing, durable: Phase::Racing }
     }
 
     /// A race as the journal or checkpoint holds it, after a restart.
     pub const fn recover(sid: SuperId, held: Phase) -> Race {
-        Race {
-            sid,
-            decided: held,
-            durable: held,
-        }
+        Race { sid, decided: held, durable: held }
     }
 
     /// Follows a record while the journal is replayed. `None` when no legal history has it: the journal is damaged.
     pub fn replay(self, next: Phase) -> Option<Race> {
-        self.decided.leads_to(next).then_some(Race {
-            sid: self.sid,
-            decided: next,
-            durable: next,
-        })
+        self.decided.leads_to(next).then_some(Race { sid: self.sid, decided: next, durable: next })
     }
 
     /// Its id.
@@ -217,16 +205,8 @@ impl Race {
         if phase == self.durable {
             return;
         }
-        assert!(
-            self.durable.leads_to(phase),
-            "race {} went from {:?} to {phase:?}",
-            self.sid,
-            self.durable
-        );
-        assert!(
-            phase == self.decided || phase.leads_to(self.decided),
-            "{phase:?} was never decided"
-        );
+        assert!(self.durable.leads_to(phase), "race {} went from {:?} to {phase:?}", self.sid, self.durable);
+        assert!(phase == self.decided || phase.leads_to(self.decided), "{phase:?} was never decided");
         self.durable = phase;
     }
 
@@ -269,19 +249,13 @@ impl Race {
                 CollapseVerdict::Promote
             }
             Phase::Promoted => CollapseVerdict::AlreadyPromoted(self.when()),
-            Phase::Observed | Phase::Aborted | Phase::Broken => {
-                CollapseVerdict::PrimaryObserved(self.when())
-            }
+            Phase::Observed | Phase::Aborted | Phase::Broken => CollapseVerdict::PrimaryObserved(self.when()),
         }
     }
 
     /// Ends the race in favour of the primary, if the children have not won. From this call on they are refused.
     pub fn abort(&mut self, sid: SuperId) -> EndVerdict {
-        if sid == self.sid {
-            self.end(Phase::Aborted)
-        } else {
-            EndVerdict::Unknown
-        }
+        if sid == self.sid { self.end(Phase::Aborted) } else { EndVerdict::Unknown }
     }
 
     /// The primary's lease is broken: ends the race, if the children have not won, with both sides refused from
@@ -302,11 +276,7 @@ impl Race {
     }
 
     fn when(&self) -> When {
-        if self.decided == self.durable {
-            When::Now
-        } else {
-            When::OnceDurable
-        }
+        if self.decided == self.durable { When::Now } else { When::OnceDurable }
     }
 }
 
@@ -315,44 +285,20 @@ mod tests {
     use super::*;
 
     const SID: SuperId = SuperId(7);
-    const PHASES: [Phase; 5] = [
-        Phase::Racing,
-        Phase::Observed,
-        Phase::Promoted,
-        Phase::Aborted,
-        Phase::Broken,
-    ];
+    const PHASES: [Phase; 5] = [Phase::Racing, Phase::Observed, Phase::Promoted, Phase::Aborted, Phase::Broken];
 
     #[test]
     fn first_write_marks_and_the_rest_wait_for_the_mark() {
         let mut race = Race::start(SID);
         let rule = ObservationRule::Write;
-        assert_eq!(
-            race.primary(PrimaryAct::Look, rule),
-            PrimaryVerdict::Acknowledge
-        );
-        assert_eq!(
-            race.primary(PrimaryAct::Change, rule),
-            PrimaryVerdict::MarkThenAcknowledge
-        );
+        assert_eq!(race.primary(PrimaryAct::Look, rule), PrimaryVerdict::Acknowledge);
+        assert_eq!(race.primary(PrimaryAct::Change, rule), PrimaryVerdict::MarkThenAcknowledge);
         assert_eq!(race.pending(), Some(Phase::Observed));
-        assert_eq!(
-            race.primary(PrimaryAct::Change, rule),
-            PrimaryVerdict::AcknowledgeOnceDurable
-        );
-        assert_eq!(
-            race.collapse(SID),
-            CollapseVerdict::PrimaryObserved(When::OnceDurable)
-        );
+        assert_eq!(race.primary(PrimaryAct::Change, rule), PrimaryVerdict::AcknowledgeOnceDurable);
+        assert_eq!(race.collapse(SID), CollapseVerdict::PrimaryObserved(When::OnceDurable));
         race.made_durable(Phase::Observed);
-        assert_eq!(
-            race.primary(PrimaryAct::Change, rule),
-            PrimaryVerdict::Acknowledge
-        );
-        assert_eq!(
-            race.collapse(SID),
-            CollapseVerdict::PrimaryObserved(When::Now)
-        );
+        assert_eq!(race.primary(PrimaryAct::Change, rule), PrimaryVerdict::Acknowledge);
+        assert_eq!(race.collapse(SID), CollapseVerdict::PrimaryObserved(When::Now));
         assert_eq!(race.child(), ChildVerdict::Serve);
     }
 
@@ -360,19 +306,10 @@ mod tests {
     fn rule_flush_marks_by_flush_and_fua_alone() {
         for act in [PrimaryAct::Flush, PrimaryAct::ChangeDurably] {
             let mut race = Race::start(SID);
-            assert_eq!(
-                race.primary(PrimaryAct::Change, ObservationRule::Flush),
-                PrimaryVerdict::Acknowledge
-            );
+            assert_eq!(race.primary(PrimaryAct::Change, ObservationRule::Flush), PrimaryVerdict::Acknowledge);
             assert_eq!(race.pending(), None);
-            assert_eq!(
-                race.primary(act, ObservationRule::Flush),
-                PrimaryVerdict::MarkThenAcknowledge
-            );
-            assert_eq!(
-                race.primary(PrimaryAct::Change, ObservationRule::Flush),
-                PrimaryVerdict::Acknowledge
-            );
+            assert_eq!(race.primary(act, ObservationRule::Flush), PrimaryVerdict::MarkThenAcknowledge);
+            assert_eq!(race.primary(PrimaryAct::Change, ObservationRule::Flush), PrimaryVerdict::Acknowledge);
         }
     }
 
@@ -381,23 +318,11 @@ mod tests {
         let mut race = Race::start(SID);
         assert_eq!(race.collapse(SuperId(8)), CollapseVerdict::Unknown);
         assert_eq!(race.collapse(SID), CollapseVerdict::Promote);
-        assert_eq!(
-            race.primary(PrimaryAct::Look, ObservationRule::Flush),
-            PrimaryVerdict::Refuse
-        );
-        assert_eq!(
-            race.collapse(SID),
-            CollapseVerdict::AlreadyPromoted(When::OnceDurable)
-        );
-        assert_eq!(
-            race.abort(SID),
-            EndVerdict::AlreadyPromoted(When::OnceDurable)
-        );
+        assert_eq!(race.primary(PrimaryAct::Look, ObservationRule::Flush), PrimaryVerdict::Refuse);
+        assert_eq!(race.collapse(SID), CollapseVerdict::AlreadyPromoted(When::OnceDurable));
+        assert_eq!(race.abort(SID), EndVerdict::AlreadyPromoted(When::OnceDurable));
         race.made_durable(Phase::Promoted);
-        assert_eq!(
-            race.collapse(SID),
-            CollapseVerdict::AlreadyPromoted(When::Now)
-        );
+        assert_eq!(race.collapse(SID), CollapseVerdict::AlreadyPromoted(When::Now));
         assert_eq!(race.child(), ChildVerdict::Serve);
     }
 
@@ -405,15 +330,9 @@ mod tests {
     fn an_abort_that_is_not_durable_still_holds_acknowledgements() {
         let mut race = Race::start(SID);
         assert_eq!(race.abort(SID), EndVerdict::End);
-        assert_eq!(
-            race.primary(PrimaryAct::Change, ObservationRule::Write),
-            PrimaryVerdict::AcknowledgeOnceDurable
-        );
+        assert_eq!(race.primary(PrimaryAct::Change, ObservationRule::Write), PrimaryVerdict::AcknowledgeOnceDurable);
         assert_eq!(race.child(), ChildVerdict::Refuse);
-        assert_eq!(
-            race.collapse(SID),
-            CollapseVerdict::PrimaryObserved(When::OnceDurable)
-        );
+        assert_eq!(race.collapse(SID), CollapseVerdict::PrimaryObserved(When::OnceDurable));
         race.made_durable(Phase::Aborted);
         assert_eq!(race.abort(SID), EndVerdict::AlreadyEnded(When::Now));
     }
@@ -428,10 +347,7 @@ mod tests {
         race.made_durable(Phase::Broken);
         race.made_durable(Phase::Broken);
         assert_eq!(race.pending(), None);
-        assert_eq!(
-            race.primary(PrimaryAct::Look, ObservationRule::Write),
-            PrimaryVerdict::Refuse
-        );
+        assert_eq!(race.primary(PrimaryAct::Look, ObservationRule::Write), PrimaryVerdict::Refuse);
     }
 
     #[test]
@@ -444,10 +360,7 @@ mod tests {
                 assert!(!legal || !from.is_over(), "{from:?} to {to:?}");
             }
         }
-        assert_eq!(
-            Race::recover(SID, Phase::Observed).replay(Phase::Promoted),
-            None
-        );
+        assert_eq!(Race::recover(SID, Phase::Observed).replay(Phase::Promoted), None);
         assert_eq!((Phase::from_u8(0), Phase::from_u8(6)), (None, None));
     }
 
