@@ -51,6 +51,8 @@ macro_rules! nouns {
 nouns! {
     /// Volumes, snapshots and clones.
     Volume => cmd::volume;
+    /// The node's configuration file.
+    Config => cmd::config;
 }
 
 fn main() -> std::process::ExitCode {

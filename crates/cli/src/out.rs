@@ -84,6 +84,17 @@ impl Table {
     }
 }
 
+/// An error and its sources in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut all = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        all = format!("{all}: {source}");
+        cause = source.source();
+    }
+    all
+}
+
 /// "key  value" lines, aligned.
 pub fn fields(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(k, _)| k.len()).max().unwrap_or(0);

@@ -4,3 +4,4 @@
 //! Invariant: what the admin API answered with success is durable in the pool.
 
 pub mod client;
+pub mod config;

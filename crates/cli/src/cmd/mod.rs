@@ -3,4 +3,5 @@
 //! Owns: their arguments and what they print. Never: decides anything that the node should decide.
 //! Invariant: every verb has a `--json` form with a schema.
 
+pub mod config;
 pub mod volume;

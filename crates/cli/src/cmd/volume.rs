@@ -127,7 +127,10 @@ fn read_token(path: &std::path::Path) -> anyhow::Result<String> {
     };
     match text.lines().next() {
         Some(token) if !token.is_empty() => Ok(token.to_owned()),
-        _ => Err(fail(ExitCode::Misuse, format!("the token file {} is empty; its first line is the token", path.display()))),
+        _ => Err(fail(
+            ExitCode::Misuse,
+            format!("the token file {} is empty; its first line is the token", path.display()),
+        )),
     }
 }
 
