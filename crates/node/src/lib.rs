@@ -3,5 +3,13 @@
 //! Owns: the node's configuration, process life, admin HTTP API, and its client. Never: decides about volumes.
 //! Invariant: what the admin API answered with success is durable in the pool.
 
+pub mod admin;
 pub mod client;
 pub mod config;
+pub mod events;
+pub mod log;
+mod metrics;
+pub mod notify;
+pub mod port;
+pub mod random;
+pub mod tls;

@@ -1,0 +1,73 @@
+//! Serving the admin API: the unix socket, and TCP with client certificates.
+//!
+//! Owns: accepting connections and HTTP on them. Never: lets one slow client keep others waiting.
+//! Invariant: nobody speaks HTTP before the socket's mode or their certificate let them.
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+/// How long a client may take to finish TLS or to send its request's head.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after a failed accept (out of file descriptors), so that it does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where the API listens.
+pub enum Listener {
+    /// A unix socket, guarded by its mode.
+    Unix(UnixListener),
+    /// TCP, guarded by client certificates.
+    Tls(TcpListener, TlsAcceptor),
+}
+
+/// Serves until `stop` turns true, then finishes no further than the answers already begun.
+pub async fn serve(listener: Listener, router: Router, mut stop: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            failed = accept_one(&listener, &router) => {
+                if let Err(error) = failed {
+                    tracing::warn!(%error, "the admin API could not accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+            // A dropped sender means that the node is gone: stop as well.
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+async fn accept_one(listener: &Listener, router: &Router) -> std::io::Result<()> {
+    let router = router.clone();
+    match listener {
+        Listener::Unix(listener) => {
+            let (stream, _) = listener.accept().await?;
+            tokio::spawn(http(stream, router));
+        }
+        Listener::Tls(listener, acceptor) => {
+            let (stream, peer) = listener.accept().await?;
+            let handshake = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
+            tokio::spawn(async move {
+                match handshake.await {
+                    Ok(Ok(stream)) => http(stream, router).await,
+                    Ok(Err(error)) => tracing::warn!(%peer, %error, "admin client refused in TLS"),
+                    Err(_) => tracing::warn!(%peer, "admin client did not finish TLS in time"),
+                }
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, router: Router) {
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    let served = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "an admin connection ended badly");
+    }
+}
