@@ -1,1 +1,32 @@
-//! Opened by its first capability.
+//! Virtual time: an event queue, seeded chance, a trace hash, and a drive with faults.
+//!
+//! Owns: the simulated world's clockwork. Never: knows what it drives; machines and checks belong to their tests.
+//! Invariant: same seed, same calls, same results, on every machine.
+//!
+//! A simulation is a plain loop: pop the earliest event, step the machine, put what it commands into the queue.
+//!
+//! ```
+//! use segue_des::{Chance, Queue, TraceHash};
+//! let chance = Chance::new(42);
+//! let mut arrivals = chance.stream("arrivals");
+//! let mut queue = Queue::new();
+//! let mut trace = TraceHash::new();
+//! queue.at(arrivals.below(1_000), "first");
+//! queue.at(arrivals.below(1_000), "second");
+//! while let Some((now, what)) = queue.pop() {
+//!     trace.number(now).bytes(what.as_bytes());
+//! }
+//! assert!(queue.is_empty());
+//! ```
+
+mod chance;
+mod drive;
+mod image;
+mod queue;
+mod trace;
+
+pub use chance::Chance;
+pub use drive::{Cut, Drive, DriveOp, DriveStats, Ended, Faults, POWER_IS_OFF_ERRNO, Timing};
+pub use image::Image;
+pub use queue::{EventId, Queue};
+pub use trace::TraceHash;
