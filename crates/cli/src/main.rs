@@ -49,10 +49,24 @@ macro_rules! nouns {
 }
 
 nouns! {
+    /// The node: the process that serves volumes.
+    Node => cmd::node;
+    /// Pools: one drive each, full of volumes.
+    Pool => cmd::pool;
     /// Volumes, snapshots and clones.
     Volume => cmd::volume;
+    /// The right to write a volume.
+    Lease => cmd::lease;
+    /// Put volumes into two versions; attach the children with the printed exports.
+    Super => cmd::supers::begin;
+    /// Ask who won: exit code 0 promotes the child and fences the primary, 1 means the primary was observed.
+    Collapse => cmd::supers::collapse;
+    /// End a superposition in favour of the primary.
+    Abort => cmd::supers::abort;
     /// The node's configuration file.
     Config => cmd::config;
+    /// Write shell completions to stdout.
+    Completions => cmd::completions;
 }
 
 fn main() -> std::process::ExitCode {

@@ -3,5 +3,10 @@
 //! Owns: their arguments and what they print. Never: decides anything that the node should decide.
 //! Invariant: every verb has a `--json` form with a schema.
 
+pub mod completions;
 pub mod config;
+pub mod lease;
+pub mod node;
+pub mod pool;
+pub mod supers;
 pub mod volume;
