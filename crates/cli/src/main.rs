@@ -8,6 +8,7 @@
 
 mod client;
 mod cmd;
+mod drill;
 mod exit;
 mod out;
 
@@ -63,6 +64,8 @@ nouns! {
     Collapse => cmd::supers::collapse;
     /// End a superposition in favour of the primary.
     Abort => cmd::supers::abort;
+    /// A database load that keeps a ledger of every acknowledged commit, and verifies it.
+    Load => drill::load_cmd;
     /// The node's configuration file.
     Config => cmd::config;
     /// Write shell completions to stdout.

@@ -61,7 +61,8 @@ pub async fn create(session: &mut Session, kind: Kind, branches: u64) -> Result<
 }
 
 fn creation(kind: Kind, branches: u64) -> Vec<String> {
-    let mut statements = vec!["DROP TABLE IF EXISTS drill_accounts, drill_tellers, drill_branches, drill_history, drill_ledger".into()];
+    let mut statements =
+        vec!["DROP TABLE IF EXISTS drill_accounts, drill_tellers, drill_branches, drill_history, drill_ledger".into()];
     let balance = "balance bigint NOT NULL";
     for (table, rows, pad) in [
         ("drill_branches", branches, 88),
@@ -79,7 +80,8 @@ fn creation(kind: Kind, branches: u64) -> Vec<String> {
             statements.push(format!("ALTER TABLE {table} ADD PRIMARY KEY (id)"));
         }
     }
-    statements.push("CREATE TABLE drill_history (teller int, branch int, account int, delta int, filler char(22))".into());
+    statements
+        .push("CREATE TABLE drill_history (teller int, branch int, account int, delta int, filler char(22))".into());
     // No unique index: a duplicate must show instead of being refused.
     statements.push("CREATE TABLE drill_ledger (run bigint NOT NULL, id bigint NOT NULL, delta int NOT NULL)".into());
     statements

@@ -114,7 +114,8 @@ async fn client(shared: Arc<Shared>, number: u64) {
     let mut draw = Draw(options.seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
     let mut session: Option<Session> = None;
     let mut sequence = 0u64;
-    let pace = (options.rate_max > 0).then(|| Duration::from_secs_f64(options.clients as f64 / options.rate_max as f64));
+    let pace =
+        (options.rate_max > 0).then(|| Duration::from_secs_f64(options.clients as f64 / options.rate_max as f64));
     let mut next = tokio::time::Instant::now();
     while !shared.stop.load(Relaxed) {
         let Some(open) = session.as_mut() else {
