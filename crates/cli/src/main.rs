@@ -6,6 +6,7 @@
 //! A new noun: write a module that exposes `Args` (clap) and `run(Args, &Global) -> anyhow::Result<ExitCode>`,
 //! declare it with `mod`, and add one line to `nouns!`.
 
+mod attach;
 mod client;
 mod cmd;
 mod drill;
@@ -56,6 +57,16 @@ nouns! {
     Pool => cmd::pool;
     /// Volumes, snapshots and clones.
     Volume => cmd::volume;
+    /// A volume as a local block device.
+    Attach => attach::args::attach;
+    /// Take an attached volume down.
+    Detach => attach::args::detach;
+    /// Look at an attached volume, cut it off, partition it from the node, heal it: what drills do.
+    #[command(hide = true)]
+    AttachControl => attach::args::control;
+    #[command(hide = true)]
+    /// The process behind an attached volume; started by `attach`.
+    AttachDaemon => attach::args::daemon;
     /// The right to write a volume.
     Lease => cmd::lease;
     /// Put volumes into two versions; attach the children with the printed exports.

@@ -136,7 +136,10 @@ impl Negotiation {
             self.refuse(out, rep::ERR_TLS_REQD, "this server requires TLS: enable TLS in the client");
             return Ok(Step::NeedBytes);
         }
-        let bare = matches!(self.option, opt::LIST | opt::STARTTLS | opt::STRUCTURED_REPLY | opt::EXTENDED_HEADERS);
+        let bare = matches!(
+            self.option,
+            opt::LIST | opt::STARTTLS | opt::STRUCTURED_REPLY | opt::EXTENDED_HEADERS
+        );
         if bare && !self.data.is_empty() {
             self.refuse(out, rep::ERR_INVALID, "this option has no data");
             return Ok(Step::NeedBytes);

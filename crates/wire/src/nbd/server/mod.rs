@@ -254,7 +254,7 @@ impl Session {
             return self.step_handshake(input);
         }
         if self.drain_bytes != 0 {
-            return self.drain(input);
+            return Ok((self.drain(input), Step::NeedBytes));
         }
         let (head, (flags, number, cookie, offset, len)) = if self.replies.form() == ReplyForm::Extended {
             let Some(head) = input.first_chunk() else { return Ok((0, Step::NeedBytes)) };
@@ -311,16 +311,11 @@ impl Session {
         error
     }
 
-    /// Drops the payload of a refused request, then goes on with what follows it.
     #[cold]
-    fn drain(&mut self, input: &[u8]) -> Result<(usize, Step), SessionError> {
+    fn drain(&mut self, input: &[u8]) -> usize {
         let used = self.drain_bytes.min(input.len() as u64);
         self.drain_bytes -= used;
-        if self.drain_bytes != 0 {
-            return Ok((used as usize, Step::NeedBytes));
-        }
-        let (more, step) = self.step(&input[used as usize..])?;
-        Ok((used as usize + more, step))
+        used as usize
     }
 
     /// The whole check, for all that is not a plain read or write.
