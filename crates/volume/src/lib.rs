@@ -3,9 +3,25 @@
 //! Owns: the bytes on the drive and every decision about them. Never: reads a clock, draws chance, or does I/O by itself.
 //! Invariant: after any power cut each block holds its last flushed value or a later one, whole, and of its own volume.
 //!
-//! Start reading at [`op`] (what goes in and comes out) and `engine` (the machine).
+//! Start reading at [`op`] (what goes in and comes out) and [`engine`] (the machine).
 
 pub mod device;
+pub mod engine;
 pub mod mem;
 pub mod op;
 pub mod superposition;
+
+mod alloc;
+mod cache;
+mod catalog;
+mod check;
+mod codec;
+mod crc;
+mod entry;
+mod journal;
+mod layout;
+
+pub use catalog::VOLUME_BYTES_MAX;
+pub use check::{CheckReport, Finding, check};
+pub use journal::{probe_changes, probe_record};
+pub use layout::{FORMAT_VERSION, POOL_BYTES_MAX, POOL_BYTES_MIN, SuperblockError, superblock_round_trip};

@@ -345,7 +345,8 @@ pub struct PoolState {
     pub commits: u64,
     /// Checkpoints since open.
     pub checkpoints: u64,
-    /// Bytes of data that the engine itself copied because of `super` or snapshots. Always 0: nothing is copied.
+    /// Bytes of data read only to be written again beside a client's, because its request covered a block in part.
+    /// Requests in whole blocks never add to it, not on a child or clone either.
     pub bytes_copied: u64,
 }
 

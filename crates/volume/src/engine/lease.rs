@@ -1,0 +1,267 @@
+//! Attachments and leases: who may read or write which version now.
+//!
+//! Owns: the attachments, granting and ending leases. Never: decides a race (see `race` and `superposition`).
+//! Invariant: at most one lease may write a version, and an attachment whose lease is over is fenced for good.
+
+use super::Engine;
+use crate::catalog::{Branch, HOLDER_BYTES_MAX, Lease, Volume};
+use crate::op::{AdminError, AdminReply, AttachId, AttachMode, AttachState, Holder, VolumeKind};
+use crate::superposition::{Phase, PrimaryAct, PrimaryVerdict};
+use segue_types::{IoStatus, LayerId, LeaseId, VolumeId};
+
+/// Which version an attachment uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Primary,
+    Child,
+    ReadOnly,
+}
+
+/// An open attachment.
+pub(crate) struct Attach {
+    live: bool,
+    fenced: bool,
+    volume: VolumeId,
+    role: Role,
+    lease: Option<LeaseId>,
+    in_flight: u32,
+}
+
+/// What an attachment is bound to at this moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Bound {
+    pub(crate) head: LayerId,
+    pub(crate) size_bytes: u64,
+    pub(crate) read_only: bool,
+}
+
+impl Engine {
+    /// What the attachment may use now. Asked again at each stage of a request, because `super` and collapse
+    /// change it in between.
+    pub(crate) fn bind(&self, id: AttachId) -> Result<Bound, IoStatus> {
+        let attach = self.attaches.get(id.0 as usize).filter(|a| a.live && !a.fenced).ok_or(IoStatus::Fenced)?;
+        let volume = self.catalog.volumes.get(&attach.volume).ok_or(IoStatus::Fenced)?;
+        let branch = match attach.role {
+            Role::Primary | Role::ReadOnly => &volume.primary,
+            Role::Child => volume.child.as_ref().ok_or(IoStatus::Fenced)?,
+        };
+        let read_only = attach.role == Role::ReadOnly;
+        Ok(Bound { head: branch.head, size_bytes: branch.size_bytes, read_only })
+    }
+
+    /// Names the version an attachment writes, to tell whether two requests may overlap.
+    pub(crate) fn branch_of(&self, id: AttachId) -> (VolumeId, bool) {
+        self.attaches.get(id.0 as usize).map_or((VolumeId(0), false), |a| (a.volume, a.role == Role::Child))
+    }
+
+    /// Asks the race of the attachment's volume, if it is the primary of one, and journals the mark if one is due.
+    pub(crate) fn ask_race(&mut self, id: AttachId, act: PrimaryAct) -> PrimaryVerdict {
+        let Some(attach) = self.attaches.get(id.0 as usize).filter(|a| a.live && !a.fenced) else {
+            return PrimaryVerdict::Refuse;
+        };
+        if attach.role != Role::Primary {
+            return PrimaryVerdict::Acknowledge;
+        }
+        let Some(volume) = self.catalog.volumes.get_mut(&attach.volume) else { return PrimaryVerdict::Refuse };
+        let rule = volume.rule;
+        let Some(part) = &mut volume.race else { return PrimaryVerdict::Acknowledge };
+        // After a promotion the attachment is the winner's; the loser's are fenced already.
+        if !matches!(part.race.phase(), Phase::Racing | Phase::Observed | Phase::Aborted) {
+            return PrimaryVerdict::Acknowledge;
+        }
+        let verdict = part.race.primary(act, rule);
+        if verdict == PrimaryVerdict::MarkThenAcknowledge {
+            let volume = attach.volume;
+            self.spread_race(volume);
+        }
+        verdict
+    }
+
+    /// A request of the attachment was answered.
+    pub(crate) fn attach_request_ended(&mut self, id: AttachId) {
+        if let Some(attach) = self.attaches.get_mut(id.0 as usize) {
+            attach.in_flight -= 1;
+        }
+    }
+
+    /// A request of the attachment came in: its slot is not used for another attachment before the answer.
+    pub(crate) fn attach_request_begins(&mut self, id: AttachId) {
+        if let Some(attach) = self.attaches.get_mut(id.0 as usize) {
+            attach.in_flight += 1;
+        }
+    }
+
+    /// Fences every attachment of this role.
+    pub(crate) fn fence_attaches(&mut self, volume: VolumeId, role: Role) {
+        for attach in self.attaches.iter_mut().filter(|a| a.volume == volume && a.role == role) {
+            attach.fenced = true;
+        }
+    }
+
+    /// The child's attachments are the volume's now.
+    pub(crate) fn promote_attaches(&mut self, volume: VolumeId) {
+        for attach in self.attaches.iter_mut().filter(|a| a.volume == volume && a.role == Role::Child) {
+            attach.role = Role::Primary;
+        }
+    }
+
+    /// True when an attachment to the volume is open and not fenced.
+    pub(crate) fn is_attached(&self, volume: VolumeId) -> bool {
+        self.attaches.iter().any(|a| a.live && !a.fenced && a.volume == volume)
+    }
+
+    pub(crate) fn attach(
+        &mut self,
+        name: &str,
+        mode: AttachMode,
+        token: Option<[u8; 32]>,
+    ) -> Result<AdminReply, AdminError> {
+        let volume = self.catalog.by_name(name).ok_or(AdminError::NotFound)?;
+        if !token_matches(volume.token_sha256.as_ref(), token.as_ref()) {
+            return Err(AdminError::Denied);
+        }
+        let id = volume.id;
+        let (role, lease) = match mode {
+            AttachMode::ReadOnly => (Role::ReadOnly, None),
+            _ if volume.kind == VolumeKind::Snapshot => (Role::ReadOnly, None),
+            AttachMode::Lease(lease) => {
+                let holds = |b: &Branch| b.lease.as_ref().is_some_and(|l| l.id == lease);
+                match (holds(&volume.primary), volume.child.as_ref().is_some_and(holds)) {
+                    (true, _) => (Role::Primary, Some(lease)),
+                    (false, true) => (Role::Child, Some(lease)),
+                    (false, false) => return Err(AdminError::Fenced),
+                }
+            }
+            AttachMode::Implicit { lease, holder, now_unix_ms } => {
+                (Role::Primary, Some(self.share_or_take(id, lease, holder, now_unix_ms)?))
+            }
+        };
+        let fresh = Attach { live: true, fenced: false, volume: id, role, lease, in_flight: 0 };
+        let slot = match self.attaches.iter().position(|a| !a.live && a.in_flight == 0) {
+            Some(slot) => {
+                self.attaches[slot] = fresh;
+                slot
+            }
+            None => {
+                self.attaches.push(fresh);
+                self.attaches.len() - 1
+            }
+        };
+        let attach = AttachId(slot as u32);
+        let bound = self.bind(attach).expect("the attachment was just made");
+        let epoch = self.catalog.volumes[&id].epoch;
+        Ok(AdminReply::Attached(AttachState {
+            attach,
+            size_bytes: bound.size_bytes,
+            read_only: bound.read_only,
+            epoch,
+        }))
+    }
+
+    fn share_or_take(
+        &mut self,
+        id: VolumeId,
+        lease: LeaseId,
+        holder: String,
+        now_unix_ms: u64,
+    ) -> Result<LeaseId, AdminError> {
+        check_holder(&holder)?;
+        let volume = self.catalog.volumes.get_mut(&id).expect("looked up before");
+        match &volume.primary.lease {
+            Some(held) if !held.durable && held.holder == holder => Ok(held.id),
+            Some(held) => Err(AdminError::Busy(holder_of(held))),
+            None => {
+                volume.primary.lease = Some(Lease { id: lease, holder, since_unix_ms: now_unix_ms, durable: false });
+                volume.epoch += 1;
+                // The epoch never goes back, not even across a restart; nobody needs to wait for that.
+                self.log_volume(id);
+                Ok(lease)
+            }
+        }
+    }
+
+    pub(crate) fn detach(&mut self, id: AttachId) -> Result<AdminReply, AdminError> {
+        let attach = self.attaches.get_mut(id.0 as usize).filter(|a| a.live).ok_or(AdminError::NotFound)?;
+        attach.live = false;
+        let (volume, lease) = (attach.volume, attach.lease);
+        let others = self.attaches.iter().any(|a| a.live && !a.fenced && a.volume == volume && a.lease == lease);
+        if let Some(v) = self.catalog.volumes.get_mut(&volume)
+            && !others
+            && v.primary.lease.as_ref().is_some_and(|l| !l.durable && Some(l.id) == lease)
+        {
+            v.primary.lease = None;
+        }
+        Ok(AdminReply::Done)
+    }
+
+    pub(crate) fn acquire(
+        &mut self,
+        name: &str,
+        lease: LeaseId,
+        holder: String,
+        now_unix_ms: u64,
+    ) -> Result<AdminReply, AdminError> {
+        check_holder(&holder)?;
+        let id = self.volume_id(name)?;
+        let volume = self.catalog.volumes.get_mut(&id).expect("looked up before");
+        if volume.kind == VolumeKind::Snapshot {
+            return Err(AdminError::Invalid("a snapshot is read-only and has no lease"));
+        }
+        if let Some(held) = &volume.primary.lease {
+            return Err(AdminError::Busy(holder_of(held)));
+        }
+        volume.primary.lease = Some(Lease { id: lease, holder, since_unix_ms: now_unix_ms, durable: true });
+        volume.epoch += 1;
+        let epoch = volume.epoch;
+        self.log_volume(id);
+        Ok(AdminReply::Leased { epoch })
+    }
+
+    pub(crate) fn release_lease(&mut self, name: &str, lease: LeaseId) -> Result<AdminReply, AdminError> {
+        let id = self.volume_id(name)?;
+        let volume = self.catalog.volumes.get_mut(&id).expect("looked up before");
+        let holds = |b: &Branch| b.lease.as_ref().is_some_and(|l| l.id == lease);
+        let role = if holds(&volume.primary) {
+            volume.primary.lease = None;
+            Role::Primary
+        } else if let Some(child) = volume.child.as_mut().filter(|c| holds(c)) {
+            child.lease = None;
+            Role::Child
+        } else {
+            return Err(AdminError::Fenced);
+        };
+        volume.epoch += 1;
+        self.fence_attaches(id, role);
+        self.log_volume(id);
+        Ok(AdminReply::Done)
+    }
+
+    pub(crate) fn volume_id(&self, name: &str) -> Result<VolumeId, AdminError> {
+        self.catalog.by_name(name).map(|v| v.id).ok_or(AdminError::NotFound)
+    }
+
+    pub(crate) fn holder(volume: &Volume) -> Option<Holder> {
+        volume.primary.lease.as_ref().map(holder_of)
+    }
+}
+
+/// The public part of a lease.
+pub(crate) fn holder_of(lease: &Lease) -> Holder {
+    Holder { holder: lease.holder.clone(), since_unix_ms: lease.since_unix_ms, durable: lease.durable }
+}
+
+pub(crate) fn check_holder(holder: &str) -> Result<(), AdminError> {
+    if holder.is_empty() || holder.len() > HOLDER_BYTES_MAX {
+        return Err(AdminError::Invalid("a holder is 1 to 256 bytes of text"));
+    }
+    Ok(())
+}
+
+/// Compares without telling by its time where the first difference is.
+fn token_matches(wanted: Option<&[u8; 32]>, given: Option<&[u8; 32]>) -> bool {
+    match (wanted, given) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(a), Some(b)) => a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0,
+    }
+}

@@ -1,0 +1,280 @@
+//! The machine of one pool: requests, admin operations and I/O completions in; I/O, replies and alarms out.
+//!
+//! Owns: the pool's whole state in memory and the order of its changes. Never: reads a clock or does I/O itself.
+//! Invariant: what a reply promises is on the drive, or will read as promised until a power cut and never older than the last flush after one.
+//!
+//! Reading order: `slots` (what is in flight), `map` (finding and changing map pages), `data` (reads and writes),
+//! `punch` (discard and zeroes), `commit` (journal), `checkpoint`, `space` (when freed blocks may be reused), `admin`,
+//! `lease`, `race` (super and collapse), `clean` (merge and drop), `scrub`, `open` (format, open, replay).
+
+mod admin;
+mod checkpoint;
+mod clean;
+mod commit;
+mod data;
+mod inspect;
+mod lease;
+mod map;
+mod open;
+mod punch;
+mod race;
+mod scrub;
+mod slots;
+mod space;
+
+pub use open::{EngineOptions, FormatError, FormatOptions, OpenError};
+
+use crate::alloc::Alloc;
+use crate::cache::{Cache, NIL};
+use crate::catalog::Catalog;
+use crate::layout::Layout;
+use crate::mem::{Buf, Mem};
+use crate::op::{Alarm, AlarmKind, Event, IoKind, Out, Reply, Tag};
+use segue_types::{IoStatus, Nanos};
+use slots::{IoUse, Ios, OpSlot, Ops, Stage, Work};
+use std::collections::VecDeque;
+
+/// Why an operation cannot go on now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Halt {
+    /// A map page is being read into this slot.
+    Page(u32),
+    /// No room in the cache or journal until a commit or checkpoint ends.
+    Stall,
+    /// A map page could not be read or did not match its checksum.
+    Broken,
+}
+
+/// The machine of one pool.
+pub struct Engine {
+    now: Nanos,
+    layout: Layout,
+    uuid: [u8; 16],
+    alloc: Alloc,
+    cache: Cache,
+    catalog: Catalog,
+    attaches: Vec<lease::Attach>,
+    ops: Ops,
+    ios: Ios,
+    /// Operations to run again in this step.
+    ready: VecDeque<u32>,
+    /// Operations that wait for room.
+    stalled: VecDeque<u32>,
+    /// Operations that wait for an overlapping one.
+    conflicts: VecDeque<u32>,
+    /// Operations in flight that change blocks, and those of them that read before they write.
+    mutators: Vec<u32>,
+    rmw: Vec<u32>,
+    admin_queue: VecDeque<(Tag, crate::op::AdminOp)>,
+    log: commit::Log,
+    commit: commit::Commit,
+    ckpt: checkpoint::Checkpoint,
+    space: space::Space,
+    clean: clean::Clean,
+    scrub: scrub::Scrub,
+    /// Scratch blocks for unaligned edges.
+    scratch: Vec<Buf>,
+    /// A run of zeroes to write from.
+    zeroes: Buf,
+    next_generation: u64,
+    /// Most dirty map pages before changes wait for a checkpoint.
+    dirty_max: usize,
+    /// Blocks kept back for map pages.
+    reserve_blocks: u64,
+    poisoned: Option<i32>,
+    closing: bool,
+    replaying: bool,
+    integrity_errors: u64,
+    /// Bytes of data read only to be written again beside new ones (blocks that a request covers in part).
+    bytes_copied: u64,
+    /// Map pages that failed to load, so that whoever waited learns it instead of asking again for ever.
+    broken_page: Option<crate::cache::PageKey>,
+}
+
+impl Engine {
+    /// Takes one event and appends what follows from it to `out`. Time never goes backwards.
+    pub fn step(&mut self, now: Nanos, event: Event, mem: &mut Mem, out: &mut Out) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Request { tag, attach, op } => {
+                self.attach_request_begins(attach);
+                let slot = self.ops.take(OpSlot::client(tag, attach, op));
+                self.run(slot, mem, out);
+            }
+            Event::Admin { tag, op } => self.admin_queue.push_back((tag, op)),
+            Event::IoDone { ticket, errno } => {
+                let used = self.ios.give_back(ticket);
+                self.io_done(used, errno, mem, out);
+            }
+            Event::Tick => self.background(mem, out),
+        }
+        self.pump(mem, out);
+    }
+
+    /// Client requests that have not been answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.ops.clients()
+    }
+
+    /// Gives the memory the engine took from `mem` back. Call after `Shutdown` was answered.
+    pub fn release(mut self, mem: &mut Mem) {
+        self.cache.release(mem);
+        self.commit.release(mem);
+        self.ckpt.release(mem);
+        self.scrub.release(mem);
+        for buf in self.scratch.drain(..) {
+            mem.free(buf);
+        }
+        mem.free(self.zeroes);
+    }
+
+    /// Runs whatever became possible, then starts a commit or moves the checkpoint on.
+    fn pump(&mut self, mem: &mut Mem, out: &mut Out) {
+        loop {
+            while let Some(op) = self.ready.pop_front() {
+                self.run(op, mem, out);
+            }
+            self.run_admin_queue(mem, out);
+            self.pump_checkpoint(mem, out);
+            self.pump_commit(mem, out);
+            if self.ready.is_empty() {
+                break;
+            }
+        }
+        out.wake_at = self.wake_at();
+    }
+
+    fn wake_at(&self) -> Option<Nanos> {
+        if self.poisoned.is_none() && (self.clean.runnable() || self.scrub.runnable()) {
+            return Some(0);
+        }
+        self.commit_due_at()
+    }
+
+    /// One turn of background work.
+    fn background(&mut self, mem: &mut Mem, out: &mut Out) {
+        self.retry_stalled();
+        if self.poisoned.is_some() {
+            return;
+        }
+        self.run_cleaning(mem, out);
+        self.run_scrub(mem, out);
+    }
+
+    /// Runs an operation until it ends or must wait.
+    fn run(&mut self, op: u32, mem: &mut Mem, out: &mut Out) {
+        let result = match self.ops[op].work {
+            Work::Client => self.run_client(op, mem, out),
+            Work::Clean => {
+                self.clean.unpark();
+                return;
+            }
+            Work::Scrub => {
+                self.scrub.unpark();
+                return;
+            }
+        };
+        if let Err(halt) = result {
+            self.park(op, halt, out);
+        }
+    }
+
+    /// Puts an operation where the end of what it waits for will find it.
+    fn park(&mut self, op: u32, halt: Halt, out: &mut Out) {
+        match halt {
+            Halt::Page(slot) => {
+                let next = std::mem::replace(&mut self.cache.slot_mut(slot).waiters, op);
+                self.ops[op].next = next;
+            }
+            Halt::Stall => self.stalled.push_back(op),
+            Halt::Broken => self.fail_parked(op, out),
+        }
+    }
+
+    fn fail_parked(&mut self, op: u32, out: &mut Out) {
+        match self.ops[op].work {
+            Work::Client => self.fail_client(op, IoStatus::Io, out),
+            Work::Clean => self.clean.fail(),
+            Work::Scrub => self.scrub.page_failed(),
+        }
+    }
+
+    /// Wakes everything that waited for room.
+    fn retry_stalled(&mut self) {
+        self.ready.extend(self.stalled.drain(..));
+    }
+
+    fn io_done(&mut self, used: IoUse, errno: i32, mem: &mut Mem, out: &mut Out) {
+        if errno != 0 {
+            let kind = AlarmKind::Drive { errno };
+            out.alarms.push(Alarm { kind, offset: 0, expected_crc32c: 0, found_crc32c: 0, generation: 0 });
+        }
+        match used {
+            IoUse::Op(op) => self.op_io_done(op, errno, mem, out),
+            IoUse::Page(slot) => self.page_io_done(slot, errno, mem, out),
+            IoUse::Record => self.record_written(errno, out),
+            IoUse::CommitFlush => self.commit_flushed(errno, mem, out),
+            IoUse::CkptPage { slot, buf } => self.ckpt_page_written(slot, buf, errno, out),
+            IoUse::Ckpt => self.ckpt_io_done(errno, out),
+            IoUse::Scrub { read } => self.scrub_io_done(read, errno, mem, out),
+        }
+    }
+
+    /// Submits an I/O.
+    fn submit(&mut self, used: IoUse, kind: IoKind, out: &mut Out) {
+        let ticket = self.ios.take(used);
+        out.ios.push(crate::op::Io { ticket, kind });
+    }
+
+    /// From now on every change is refused: what the drive holds is no longer known.
+    fn poison(&mut self, errno: i32, out: &mut Out) {
+        if self.poisoned.is_some() {
+            return;
+        }
+        self.poisoned = Some(errno);
+        let kind = AlarmKind::Poisoned { errno };
+        out.alarms.push(Alarm { kind, offset: 0, expected_crc32c: 0, found_crc32c: 0, generation: 0 });
+        self.fail_commit_waiters(out);
+        self.retry_stalled();
+    }
+
+    /// Ends a client operation with a reply.
+    fn reply(&mut self, op: u32, status: IoStatus, extents: u32, out: &mut Out) {
+        let slot = &mut self.ops[op];
+        out.replies.push(Reply { tag: slot.tag, status, extents });
+        for buf in std::mem::replace(&mut slot.scratch, [Buf::EMPTY; 2]) {
+            if !buf.is_empty() {
+                self.scratch.push(buf);
+            }
+        }
+        let (mutating, attach) = (slot.mutator, slot.attach);
+        if mutating != NIL {
+            self.leave_mutators(op);
+        }
+        self.attach_request_ended(attach);
+        self.ops.give_back(op);
+    }
+
+    fn leave_mutators(&mut self, op: u32) {
+        let at = std::mem::replace(&mut self.ops[op].mutator, NIL) as usize;
+        self.mutators.swap_remove(at);
+        if let Some(moved) = self.mutators.get(at) {
+            self.ops[*moved].mutator = at as u32;
+        }
+        self.rmw.retain(|o| *o != op);
+        self.ready.extend(self.conflicts.drain(..));
+    }
+
+    /// Fails a client operation, giving back what it had allocated and not yet installed.
+    fn fail_client(&mut self, op: u32, status: IoStatus, out: &mut Out) {
+        debug_assert_eq!(self.ops[op].ios, 0);
+        if matches!(self.ops[op].stage, Stage::Writing | Stage::Installing) {
+            let (from, to) = (self.ops[op].done as usize, self.ops[op].count as usize);
+            for i in from..to {
+                let block = self.ops[op].entries[i].block();
+                self.alloc.clear(block);
+            }
+        }
+        self.reply(op, status, 0, out);
+    }
+}
