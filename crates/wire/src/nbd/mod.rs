@@ -3,6 +3,7 @@
 //! Owns: constants, headers, the server's and the client's session machine. Never: touches a payload byte.
 //! Invariant: payloads stay in the stream; a machine only says how long they are and whose they are.
 
+pub mod client;
 pub mod proto;
 pub mod reply;
 pub mod server;

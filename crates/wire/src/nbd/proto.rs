@@ -364,7 +364,6 @@ pub(crate) fn decode_request_ext(head: &[u8; REQUEST_EXT_BYTES]) -> Option<RawRe
 /// # Panics
 /// When `out` is shorter than [`REQUEST_EXT_BYTES`], or the length does not fit the short form.
 #[inline]
-#[allow(dead_code)]
 pub(crate) fn encode_request(out: &mut [u8], extended: bool, number: u16, request: &Request) -> usize {
     let out: &mut [u8; REQUEST_EXT_BYTES] = out.first_chunk_mut().expect("room for a request header");
     put16(out, 4, request.flags);

@@ -1,7 +1,7 @@
 //! The handshake of a server connection: collecting options, answering them, entering transmission.
 //!
-//! Owns: the state between greeting and first request. Never: keeps more than one option's bytes, or waits for ever
-//! (options and their bytes are counted). Invariant: every option gets exactly one final reply, in order.
+//! Owns: the state between greeting and first request. Never: keeps more than one option's bytes, or goes on for ever.
+//! Invariant: every option gets exactly one final reply, in order.
 
 use super::{ExportInfo, Phase, Refusal, Session, SessionError, Step, TlsPolicy, meta, options};
 use crate::nbd::proto::*;
@@ -136,10 +136,7 @@ impl Negotiation {
             self.refuse(out, rep::ERR_TLS_REQD, "this server requires TLS: enable TLS in the client");
             return Ok(Step::NeedBytes);
         }
-        let bare = matches!(
-            self.option,
-            opt::LIST | opt::STARTTLS | opt::STRUCTURED_REPLY | opt::EXTENDED_HEADERS
-        );
+        let bare = matches!(self.option, opt::LIST | opt::STARTTLS | opt::STRUCTURED_REPLY | opt::EXTENDED_HEADERS);
         if bare && !self.data.is_empty() {
             self.refuse(out, rep::ERR_INVALID, "this option has no data");
             return Ok(Step::NeedBytes);

@@ -1,7 +1,7 @@
 //! One server connection as a machine: bytes in, requests out; payloads never pass through it.
 //!
-//! Owns: the phase of the connection and the checks of every request. Never: blocks, allocates after the handshake,
-//! or trusts a length. Invariant: after an error or a disconnect nothing more is ever taken from the peer.
+//! Owns: the phase of the connection, every check of a request. Never: allocates once requests flow.
+//! Invariant: after an error or a disconnect nothing more is ever taken from the peer.
 //!
 //! # How a runtime drives it
 //! ```
@@ -254,7 +254,7 @@ impl Session {
             return self.step_handshake(input);
         }
         if self.drain_bytes != 0 {
-            return Ok((self.drain(input), Step::NeedBytes));
+            return self.drain(input);
         }
         let (head, (flags, number, cookie, offset, len)) = if self.replies.form() == ReplyForm::Extended {
             let Some(head) = input.first_chunk() else { return Ok((0, Step::NeedBytes)) };
@@ -311,11 +311,16 @@ impl Session {
         error
     }
 
+    /// Drops the payload of a refused request, then goes on with what follows it.
     #[cold]
-    fn drain(&mut self, input: &[u8]) -> usize {
+    fn drain(&mut self, input: &[u8]) -> Result<(usize, Step), SessionError> {
         let used = self.drain_bytes.min(input.len() as u64);
         self.drain_bytes -= used;
-        used as usize
+        if self.drain_bytes != 0 {
+            return Ok((used as usize, Step::NeedBytes));
+        }
+        let (more, step) = self.step(&input[used as usize..])?;
+        Ok((used as usize + more, step))
     }
 
     /// The whole check, for all that is not a plain read or write.

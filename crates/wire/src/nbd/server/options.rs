@@ -1,6 +1,7 @@
 //! Reading the data of INFO and GO.
 //!
-//! Owns: their grammar. Never: allocates. Invariant: data is accepted only when it is used up exactly.
+//! Owns: their grammar. Never: allocates.
+//! Invariant: data is accepted only when it is used up exactly.
 
 use crate::nbd::proto::*;
 
