@@ -1,1 +1,3 @@
-//! Opened by its first capability.
+//! x
+pub mod drive;
+mod io;

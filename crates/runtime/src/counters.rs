@@ -1,0 +1,177 @@
+//! What a core counts, readable from other threads at any time.
+//!
+//! Owns: the counters and the buckets of latency. Never: takes a lock, or an atomic read-modify-write.
+//! Invariant: only the core's own thread writes; readers see each number grow, never a sum that is exact at an instant.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Buckets of a latency histogram: bucket `n` counts latencies below `2^(n + 10)` ns (1 us, 2 us, ... 2^33 ns = 8.6 s),
+/// the last one all that were longer.
+pub const LATENCY_BUCKETS: usize = 25;
+
+/// Upper bound of a bucket, ns; `None` for the last, which has none.
+pub const fn latency_bucket_ns_max(bucket: usize) -> Option<u64> {
+    if bucket + 1 < LATENCY_BUCKETS { Some(1 << (bucket + 10)) } else { None }
+}
+
+/// Kinds of request that are counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpClass {
+    /// Reads.
+    Read = 0,
+    /// Writes.
+    Write = 1,
+    /// Flushes.
+    Flush = 2,
+    /// Discards and write-zeroes.
+    Trim = 3,
+    /// Block status and prefetch.
+    Other = 4,
+}
+
+impl OpClass {
+    /// All kinds, in the order of [`Snapshot::ops`].
+    pub const ALL: [OpClass; 5] = [OpClass::Read, OpClass::Write, OpClass::Flush, OpClass::Trim, OpClass::Other];
+
+    /// A word for labels.
+    pub const fn label(self) -> &'static str {
+        match self {
+            OpClass::Read => "read",
+            OpClass::Write => "write",
+            OpClass::Flush => "flush",
+            OpClass::Trim => "trim",
+            OpClass::Other => "other",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Class {
+    requests: AtomicU64,
+    errors: AtomicU64,
+    bytes: AtomicU64,
+    latency_ns_sum: AtomicU64,
+    latency: [AtomicU64; LATENCY_BUCKETS],
+}
+
+/// The counters of one core.
+#[derive(Default)]
+pub(crate) struct Counters {
+    classes: [Class; 5],
+    pub(crate) turns: AtomicU64,
+    pub(crate) kernel_calls: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) accepted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) cut: AtomicU64,
+    pub(crate) mem_used_bytes: AtomicU64,
+    pub(crate) mem_waits: AtomicU64,
+    pub(crate) requests_in_flight: AtomicU64,
+}
+
+impl Counters {
+    /// Adds without a locked instruction: only the owner writes.
+    #[inline]
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn set(counter: &AtomicU64, n: u64) {
+        counter.store(n, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn request(&self, class: OpClass, ok: bool, bytes: u64, latency_ns: u64) {
+        let class = &self.classes[class as usize];
+        Self::add(&class.requests, 1);
+        if ok {
+            Self::add(&class.bytes, bytes);
+        } else {
+            Self::add(&class.errors, 1);
+        }
+        Self::add(&class.latency_ns_sum, latency_ns);
+        let bucket = (u64::BITS - (latency_ns >> 10).leading_zeros()) as usize;
+        Self::add(&class.latency[bucket.min(LATENCY_BUCKETS - 1)], 1);
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let class = |class: &Class| OpCounters {
+            requests: get(&class.requests),
+            errors: get(&class.errors),
+            bytes: get(&class.bytes),
+            latency_ns_sum: get(&class.latency_ns_sum),
+            latency: std::array::from_fn(|n| get(&class.latency[n])),
+        };
+        Snapshot {
+            ops: std::array::from_fn(|n| class(&self.classes[n])),
+            turns: get(&self.turns),
+            kernel_calls: get(&self.kernel_calls),
+            connections: get(&self.connections),
+            accepted: get(&self.accepted),
+            refused: get(&self.refused),
+            cut: get(&self.cut),
+            mem_used_bytes: get(&self.mem_used_bytes),
+            mem_waits: get(&self.mem_waits),
+            requests_in_flight: get(&self.requests_in_flight),
+        }
+    }
+}
+
+/// Counters of one kind of request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpCounters {
+    /// Requests answered.
+    pub requests: u64,
+    /// Of these, with an error.
+    pub errors: u64,
+    /// Bytes read, written or trimmed with success.
+    pub bytes: u64,
+    /// Sum of latencies, ns, from the turn that parsed a request to the turn that queued its reply. The clock is
+    /// read once per turn, so what begins and ends within one turn counts as 0.
+    pub latency_ns_sum: u64,
+    /// Latencies by [`latency_bucket_ns_max`].
+    pub latency: [u64; LATENCY_BUCKETS],
+}
+
+/// The counters of one core at about one moment. All but the gauges only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// By [`OpClass::ALL`].
+    pub ops: [OpCounters; 5],
+    /// Turns of the loop.
+    pub turns: u64,
+    /// Calls into the kernel for drives and sockets.
+    pub kernel_calls: u64,
+    /// Connections now (gauge).
+    pub connections: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections turned away because there were too many.
+    pub refused: u64,
+    /// Connections cut: broken protocol, handshake too slow, stalled while others starved.
+    pub cut: u64,
+    /// Bytes of I/O memory in use now, the engines' caches included (gauge).
+    pub mem_used_bytes: u64,
+    /// Times that a connection had to wait for I/O memory.
+    pub mem_waits: u64,
+    /// Requests in flight now (gauge).
+    pub requests_in_flight: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_fall_into_their_bucket() {
+        let counters = Counters::default();
+        for (ns, bucket) in [(0, 0), (1023, 0), (1024, 1), (2047, 1), (2048, 2), (u64::MAX, LATENCY_BUCKETS - 1)] {
+            let before = counters.snapshot().ops[0].latency[bucket];
+            counters.request(OpClass::Read, true, 1, ns);
+            assert_eq!(counters.snapshot().ops[0].latency[bucket], before + 1, "{ns}");
+            assert!(latency_bucket_ns_max(bucket).is_none_or(|max| ns < max));
+        }
+    }
+}

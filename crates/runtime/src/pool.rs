@@ -1,0 +1,84 @@
+//! One pool in the real world: an engine, its drive, and the I/O between them.
+//!
+//! Owns: the engine, the drive, and the order of their conversation. Never: knows who asked.
+//! Invariant: every I/O command is handed to the drive once and its end to the engine once.
+
+use crate::drive::Drive;
+use crate::io::{Backend, DriveFd, DriveOp};
+use segue_types::Nanos;
+use segue_volume::mem::Mem;
+use segue_volume::op::{Event, Io, IoKind, Out, Ticket};
+use std::collections::VecDeque;
+
+/// What serves a pool: the volume engine, or in tests something smaller.
+pub trait Machine: Send {
+    /// Takes one event and appends to `out` what is to be done. See [`segue_volume::op`].
+    fn step(&mut self, now: Nanos, event: Event, mem: &mut Mem, out: &mut Out);
+}
+
+/// An open pool.
+pub(crate) struct PoolHost {
+    machine: Box<dyn Machine>,
+    drive: Drive,
+    pub(crate) out: Out,
+    /// I/O that ended within the step that asked for it.
+    ended: VecDeque<(Ticket, i32)>,
+    /// I/O that the kernel has.
+    pub(crate) ios_in_flight: usize,
+}
+
+impl PoolHost {
+    pub(crate) fn new(machine: Box<dyn Machine>, drive: Drive) -> PoolHost {
+        PoolHost { machine, drive, out: Out::with_capacity(1024), ended: VecDeque::with_capacity(1024), ios_in_flight: 0 }
+    }
+
+    /// Gives the engine an event, and then all ends of I/O that came at once. Leaves replies in `out`.
+    pub(crate) fn feed(&mut self, now: Nanos, event: Event, mem: &mut Mem, io: &mut dyn Backend, token: u64) {
+        self.machine.step(now, event, mem, &mut self.out);
+        loop {
+            for at in 0..self.out.ios.len() {
+                self.start(self.out.ios[at], mem, io, token);
+            }
+            self.out.ios.clear();
+            let Some((ticket, errno)) = self.ended.pop_front() else { return };
+            self.machine.step(now, Event::IoDone { ticket, errno }, mem, &mut self.out);
+        }
+    }
+
+    /// The kernel ended an I/O of this pool.
+    pub(crate) fn io_done(&mut self, now: Nanos, ticket: Ticket, result: i32, mem: &mut Mem, io: &mut dyn Backend, token: u64) {
+        self.ios_in_flight -= 1;
+        self.feed(now, Event::IoDone { ticket, errno: -result.min(0) }, mem, io, token);
+    }
+
+    fn start(&mut self, command: Io, mem: &mut Mem, io: &mut dyn Backend, token: u64) {
+        let errno = match (&mut self.drive, command.kind) {
+            (Drive::Memory(drive), IoKind::Read { offset, buf }) => drive.read_at(offset, mem.get_mut(buf)),
+            (Drive::Memory(drive), IoKind::Write { offset, buf }) => drive.write_at(offset, mem.get(buf)),
+            (Drive::Memory(_), IoKind::Flush) => 0,
+            (Drive::Memory(drive), IoKind::Discard { offset, len }) => drive.discard_at(offset, len),
+            (Drive::File(file), kind) => {
+                let op = match kind {
+                    IoKind::Read { offset, buf } => DriveOp::Read { offset, at: mem.addr(buf), len: buf.len() as u32 },
+                    IoKind::Write { offset, buf } => DriveOp::Write { offset, at: mem.addr(buf), len: buf.len() as u32 },
+                    IoKind::Flush => DriveOp::Flush,
+                    IoKind::Discard { offset, len } => DriveOp::Discard { offset, len },
+                };
+                let drive = DriveFd { fd: file.fd(), block_device: file.is_block_device() };
+                self.ios_in_flight += 1;
+                io.drive(token | command.ticket.0 as u64, drive, op);
+                return;
+            }
+        };
+        self.ended.push_back((command.ticket, errno));
+    }
+
+    /// True when the drive's I/O goes through the kernel.
+    pub(crate) fn on_file(&self) -> bool {
+        matches!(self.drive, Drive::File(_))
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        self.drive.is_direct()
+    }
+}
