@@ -66,6 +66,7 @@ pub(crate) struct Counters {
     pub(crate) cut: AtomicU64,
     pub(crate) mem_used_bytes: AtomicU64,
     pub(crate) mem_waits: AtomicU64,
+    pub(crate) send_stalls: AtomicU64,
     pub(crate) requests_in_flight: AtomicU64,
 }
 
@@ -114,6 +115,7 @@ impl Counters {
             cut: get(&self.cut),
             mem_used_bytes: get(&self.mem_used_bytes),
             mem_waits: get(&self.mem_waits),
+            send_stalls: get(&self.send_stalls),
             requests_in_flight: get(&self.requests_in_flight),
         }
     }
@@ -156,6 +158,8 @@ pub struct Snapshot {
     pub mem_used_bytes: u64,
     /// Times that a connection had to wait for I/O memory.
     pub mem_waits: u64,
+    /// Times that a client's socket had no room for replies.
+    pub send_stalls: u64,
     /// Requests in flight now (gauge).
     pub requests_in_flight: u64,
 }

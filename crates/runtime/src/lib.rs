@@ -1,3 +1,28 @@
-//! x
+//! The real world: one thread per core, io_uring for drives and sockets, and the glue between engines and clients.
+//!
+//! Owns: clocks, sockets, drives and memory of the data path. Never: decides what a request means or who may write.
+//! Invariant: a core's thread blocks in one place only, the kernel call that ends each turn.
+//!
+//! Start with [`Runtime`]: start it, add pools, listen, and talk to engines through it. The loop itself is in `core`.
+
+mod chance;
+mod core;
+mod counters;
 pub mod drive;
 mod io;
+mod listen;
+mod options;
+mod pool;
+mod runtime;
+mod slab;
+
+pub use chance::{secret, unix_ms};
+pub use counters::{LATENCY_BUCKETS, OpClass, OpCounters, Snapshot, latency_bucket_ns_max};
+pub use drive::DriveSpec;
+pub use io::{IoChoice, IoMode};
+pub use options::{
+    AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, OpenFailure, Opener, Options, PoolAlarm, PoolPlace,
+    PoolSpec, StartError, StopError, Tls,
+};
+pub use pool::Machine;
+pub use runtime::Runtime;

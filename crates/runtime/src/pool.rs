@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 pub trait Machine: Send {
     /// Takes one event and appends to `out` what is to be done. See [`segue_volume::op`].
     fn step(&mut self, now: Nanos, event: Event, mem: &mut Mem, out: &mut Out);
+    /// Gives back what it took from `mem`. Called once, at the end, with no I/O in flight.
+    fn release(self: Box<Self>, mem: &mut Mem);
 }
 
 /// An open pool.
@@ -29,7 +31,13 @@ pub(crate) struct PoolHost {
 
 impl PoolHost {
     pub(crate) fn new(machine: Box<dyn Machine>, drive: Drive) -> PoolHost {
-        PoolHost { machine, drive, out: Out::with_capacity(1024), ended: VecDeque::with_capacity(1024), ios_in_flight: 0 }
+        PoolHost {
+            machine,
+            drive,
+            out: Out::with_capacity(1024),
+            ended: VecDeque::with_capacity(1024),
+            ios_in_flight: 0,
+        }
     }
 
     /// Gives the engine an event, and then all ends of I/O that came at once. Leaves replies in `out`.
@@ -46,7 +54,15 @@ impl PoolHost {
     }
 
     /// The kernel ended an I/O of this pool.
-    pub(crate) fn io_done(&mut self, now: Nanos, ticket: Ticket, result: i32, mem: &mut Mem, io: &mut dyn Backend, token: u64) {
+    pub(crate) fn io_done(
+        &mut self,
+        now: Nanos,
+        ticket: Ticket,
+        result: i32,
+        mem: &mut Mem,
+        io: &mut dyn Backend,
+        token: u64,
+    ) {
         self.ios_in_flight -= 1;
         self.feed(now, Event::IoDone { ticket, errno: -result.min(0) }, mem, io, token);
     }
@@ -60,7 +76,9 @@ impl PoolHost {
             (Drive::File(file), kind) => {
                 let op = match kind {
                     IoKind::Read { offset, buf } => DriveOp::Read { offset, at: mem.addr(buf), len: buf.len() as u32 },
-                    IoKind::Write { offset, buf } => DriveOp::Write { offset, at: mem.addr(buf), len: buf.len() as u32 },
+                    IoKind::Write { offset, buf } => {
+                        DriveOp::Write { offset, at: mem.addr(buf), len: buf.len() as u32 }
+                    }
                     IoKind::Flush => DriveOp::Flush,
                     IoKind::Discard { offset, len } => DriveOp::Discard { offset, len },
                 };
@@ -71,6 +89,12 @@ impl PoolHost {
             }
         };
         self.ended.push_back((command.ticket, errno));
+    }
+
+    /// Ends the pool: its memory goes back, its drive is closed. Only with no I/O in flight.
+    pub(crate) fn close(self, mem: &mut Mem) {
+        assert!(self.ios_in_flight == 0, "a pool is closed while its drive works");
+        self.machine.release(mem);
     }
 
     /// True when the drive's I/O goes through the kernel.

@@ -3,6 +3,7 @@
 //! Owns: two batches, one being filled and one with the kernel. Never: copies a payload (TLS apart).
 //! Invariant: a payload's buffer is freed once, after its last byte was sent or the connection died.
 
+use super::tls::TlsStream;
 use segue_volume::mem::{Buf, Mem};
 
 /// Vectors of one message; the kernel takes 1024.
@@ -144,7 +145,7 @@ impl Tx {
     }
 
     /// Gives what was gathered to `sink`, in order, and frees it: for encryption.
-    pub(super) fn take(&mut self, mem: &mut Mem, mut sink: impl FnMut(&[u8])) {
+    fn take(&mut self, mem: &mut Mem, mut sink: impl FnMut(&[u8])) {
         let mut at = 0;
         for item in &self.open.items {
             let head = &self.open.heads[at..at + item.head_len as usize];
@@ -155,6 +156,19 @@ impl Tx {
             }
         }
         self.held_bytes -= free_all(&mut self.open, mem);
+    }
+
+    /// Encrypts what was gathered and makes the cipher bytes the message.
+    pub(super) fn encrypt(&mut self, tls: &mut TlsStream, mem: &mut Mem) {
+        if !self.message.is_empty() {
+            return;
+        }
+        self.take(mem, |bytes| tls.push(bytes));
+        let output = tls.output();
+        self.message.clear();
+        if !output.is_empty() {
+            self.message.push(output.as_mut_ptr(), output.len());
+        }
     }
 
     /// Bytes of the message were sent. Returns true when it was the last of them.

@@ -74,9 +74,12 @@ pub(crate) trait Backend {
     fn register_memory(&mut self, base: *mut u8, len: usize) -> bool;
     /// Takes one connection; the result is its descriptor.
     fn accept(&mut self, token: u64, fd: RawFd);
+    /// Ends a pending [`Backend::accept`], with a result of `-ECANCELED` if it took none.
+    fn cancel_accept(&mut self, token: u64, fd: RawFd);
     /// Receives into the message's vectors; 0 means that the peer has finished.
     fn recv(&mut self, token: u64, fd: RawFd, msg: *mut libc::msghdr);
-    /// Sends some or all of the message. When not `patient` it may end with `-EAGAIN` instead of waiting for room.
+    /// Sends some or all of the message. When not `patient` it may end with `-EAGAIN` instead of waiting for room,
+    /// and the end of one that sent all need not end the turn's wait: it may be told with the next other end.
     fn send(&mut self, token: u64, fd: RawFd, msg: *const libc::msghdr, patient: bool);
     /// Starts a drive operation.
     fn drive(&mut self, token: u64, drive: DriveFd, op: DriveOp);

@@ -85,12 +85,12 @@ fn work(shared: &Shared) {
 /// Does one operation, all of it. Returns an errno, 0 on success.
 fn run(drive: DriveFd, op: DriveOp) -> i32 {
     match op {
-        DriveOp::Read { offset, at, len } => whole(offset, len, |skip, offset, len| unsafe {
-            libc::pread(drive.fd, at.add(skip).cast(), len, offset)
-        }),
-        DriveOp::Write { offset, at, len } => whole(offset, len, |skip, offset, len| unsafe {
-            libc::pwrite(drive.fd, at.add(skip).cast(), len, offset)
-        }),
+        DriveOp::Read { offset, at, len } => {
+            whole(offset, len, |skip, offset, len| unsafe { libc::pread(drive.fd, at.add(skip).cast(), len, offset) })
+        }
+        DriveOp::Write { offset, at, len } => {
+            whole(offset, len, |skip, offset, len| unsafe { libc::pwrite(drive.fd, at.add(skip).cast(), len, offset) })
+        }
         DriveOp::Flush => match unsafe { libc::fdatasync(drive.fd) } {
             0 => 0,
             _ => last_errno(),

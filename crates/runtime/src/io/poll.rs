@@ -32,6 +32,7 @@ pub(crate) struct Poll {
     /// Descriptors to try before the next wait.
     tries: Vec<RawFd>,
     events: Vec<libc::epoll_event>,
+    cancelled: Vec<Done>,
     offload: Option<Offload>,
     calls: u64,
 }
@@ -44,8 +45,9 @@ impl Poll {
         }
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         let events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_TURN];
-        let poll =
-            Poll { epoll, bell, slots: Vec::new(), tries: Vec::with_capacity(1024), events, offload: None, calls: 0 };
+        let tries = Vec::with_capacity(1024);
+        let cancelled = Vec::new();
+        let poll = Poll { epoll, bell, slots: Vec::new(), tries, events, cancelled, offload: None, calls: 0 };
         poll.watch(poll.bell.fd(), libc::EPOLLIN as u32)?;
         Ok(poll)
     }
@@ -97,8 +99,7 @@ impl Poll {
     fn wait(&mut self, timeout_ms: i32, done: &mut Vec<Done>) -> io::Result<()> {
         self.calls += 1;
         let room = self.events.len() as i32;
-        let count =
-            unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), room, timeout_ms) };
+        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), room, timeout_ms) };
         if count < 0 {
             return match last_errno() {
                 libc::EINTR => Ok(()),
@@ -154,6 +155,11 @@ impl Backend for Poll {
         self.queue(fd);
     }
 
+    fn cancel_accept(&mut self, token: u64, fd: RawFd) {
+        self.slot(fd).input = In::None;
+        self.cancelled.push(Done { token, result: -libc::ECANCELED });
+    }
+
     fn recv(&mut self, token: u64, fd: RawFd, msg: *mut libc::msghdr) {
         self.slot(fd).input = In::Recv(token, msg);
         self.queue(fd);
@@ -171,6 +177,7 @@ impl Backend for Poll {
 
     fn turn(&mut self, wait_ns: Option<u64>, done: &mut Vec<Done>) -> io::Result<()> {
         let before = done.len();
+        done.append(&mut self.cancelled);
         while let Some(fd) = self.tries.pop() {
             self.attempt(fd, done);
         }

@@ -16,6 +16,10 @@ const ENTER_GETEVENTS: u32 = 1;
 const ENTER_EXT_ARG: u32 = 8;
 /// Set in the mark of a drive transfer, beside its length in pages: a transfer is whole or it failed.
 const TRANSFER: u64 = 1 << 61;
+/// Set in the mark of a prompt send.
+const PROMPT: u64 = 1 << 62;
+/// The end of a cancellation itself, which nobody waits for.
+const TOKEN_CANCEL: u64 = TOKEN_BELL + 1;
 const PAGES_SHIFT: u32 = 44;
 const TOKEN_MASK: u64 = (1 << PAGES_SHIFT) - 1;
 
@@ -24,8 +28,11 @@ pub(crate) struct Uring {
     bell: Bell,
     bell_armed: bool,
     registered: Option<(usize, usize)>,
-    /// Sends of this turn that end during submission: the wait is for one more than these.
-    prompt: u32,
+    /// Prompt sends work as this module needs: the kernel is new enough.
+    modern: bool,
+    /// Sends of this turn that end during submission, with their lengths. The kernel tells only the ends of those
+    /// that did not send all, so that a reply by itself does not end the wait.
+    prompt: Vec<(u64, i32)>,
     offload: Option<Offload>,
     calls: u64,
 }
@@ -39,15 +46,16 @@ impl Uring {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(SQ_ENTRIES);
-        let ring = match modern {
-            Ok(ring) => ring,
-            Err(_) => IoUring::builder().setup_cqsize(CQ_ENTRIES).setup_clamp().build(SQ_ENTRIES)?,
+        let (ring, modern) = match modern {
+            Ok(ring) => (ring, true),
+            Err(_) => (IoUring::builder().setup_cqsize(CQ_ENTRIES).setup_clamp().build(SQ_ENTRIES)?, false),
         };
         let params = ring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() || !params.is_feature_fast_poll() {
             return Err(io::Error::other("the kernel's io_uring is too old (5.11 or later is needed)"));
         }
-        Ok(Uring { ring, bell, bell_armed: false, registered: None, prompt: 0, offload: None, calls: 0 })
+        let prompt = Vec::with_capacity(256);
+        Ok(Uring { ring, bell, bell_armed: false, registered: None, modern, prompt, offload: None, calls: 0 })
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -83,6 +91,8 @@ impl Uring {
             let (token, result) = (cqe.user_data(), cqe.result());
             if token == TOKEN_BELL {
                 rang = true;
+            } else if token == TOKEN_CANCEL {
+                // What was cancelled tells its own end.
             } else if token & TRANSFER != 0 {
                 let whole = (((token & !TRANSFER) >> PAGES_SHIFT) << 12) as i32;
                 let result = match result {
@@ -91,9 +101,16 @@ impl Uring {
                     failed => failed,
                 };
                 done.push(Done { token: token & TOKEN_MASK, result });
+            } else if token & PROMPT != 0 {
+                let at = self.prompt.iter().position(|sent| sent.0 == token & TOKEN_MASK);
+                self.prompt.swap_remove(at.expect("a prompt send ends in its own turn"));
+                done.push(Done { token: token & TOKEN_MASK, result });
             } else {
                 done.push(Done { token, result });
             }
+        }
+        if self.ring.submission().is_empty() {
+            done.extend(self.prompt.drain(..).map(|(token, result)| Done { token, result }));
         }
         if rang {
             self.bell_armed = false;
@@ -137,6 +154,10 @@ impl Backend for Uring {
         self.push(entry.user_data(token));
     }
 
+    fn cancel_accept(&mut self, token: u64, _fd: RawFd) {
+        self.push(opcode::AsyncCancel::new(token).build().user_data(TOKEN_CANCEL));
+    }
+
     fn recv(&mut self, token: u64, fd: RawFd, msg: *mut libc::msghdr) {
         let (count, first) = unsafe { ((*msg).msg_iovlen, *(*msg).msg_iov) };
         let entry = if count == 1 {
@@ -150,16 +171,20 @@ impl Backend for Uring {
     fn send(&mut self, token: u64, fd: RawFd, msg: *const libc::msghdr, patient: bool) {
         let (count, first) = unsafe { ((*msg).msg_iovlen, *(*msg).msg_iov) };
         let mut flags = libc::MSG_NOSIGNAL;
-        if !patient {
-            flags |= libc::MSG_DONTWAIT;
-            self.prompt += 1;
+        let prompt = !patient && self.modern;
+        if prompt {
+            flags |= libc::MSG_DONTWAIT | libc::MSG_WAITALL;
         }
         let entry = if count == 1 {
             opcode::Send::new(Fd(fd), first.iov_base.cast(), first.iov_len as u32).flags(flags).build()
         } else {
             opcode::SendMsg::new(Fd(fd), msg).flags(flags as u32).build()
         };
-        self.push(entry.user_data(token));
+        if !prompt {
+            return self.push(entry.user_data(token));
+        }
+        self.prompt.push((token, length(unsafe { &*msg })));
+        self.push(entry.user_data(token | PROMPT).flags(squeue::Flags::SKIP_SUCCESS));
     }
 
     fn drive(&mut self, token: u64, drive: DriveFd, op: DriveOp) {
@@ -195,8 +220,7 @@ impl Backend for Uring {
 
     fn turn(&mut self, wait_ns: Option<u64>, done: &mut Vec<Done>) -> io::Result<()> {
         self.arm_bell();
-        let want = if wait_ns == Some(0) { 0 } else { std::mem::take(&mut self.prompt) + 1 };
-        self.prompt = 0;
+        let want = u32::from(wait_ns != Some(0));
         let submit = self.ring.submission().len() as u32;
         self.calls += 1;
         let result = match wait_ns.filter(|ns| *ns > 0) {
@@ -218,6 +242,11 @@ impl Backend for Uring {
     fn calls(&self) -> u64 {
         self.calls
     }
+}
+
+fn length(msg: &libc::msghdr) -> i32 {
+    let vectors = unsafe { std::slice::from_raw_parts(msg.msg_iov, msg.msg_iovlen as usize) };
+    vectors.iter().map(|vector| vector.iov_len as i32).sum()
 }
 
 fn transfer(token: u64, len: u32) -> u64 {

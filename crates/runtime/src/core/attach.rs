@@ -1,0 +1,278 @@
+//! From an export's name to an attachment of a volume, wherever its pool is.
+//!
+//! Owns: the questions to the pools, and a connection's way to the core of its pool. Never: decides who may attach.
+//! Invariant: a connection whose question is out is not read, and every question's answer finds it or is dropped.
+
+use super::conn::{Lookup, Phase};
+use super::control::{AdminKind, Msg};
+use super::tls::TlsStream;
+use super::{Core, conn::Conn};
+use crate::chance;
+use crate::options::CallError;
+use segue_types::{ExportAccess, ExportName, LeaseId};
+use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, AttachState, VolumeKind, VolumeState};
+use segue_wire::nbd::server::{ExportInfo, Refusal, RefusalCode, Session};
+use sha2::{Digest, Sha256};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A pool that has the volume.
+pub(super) struct Found {
+    place: usize,
+    volume: Box<VolumeState>,
+}
+
+/// A pool's answer to a connection's question.
+pub(crate) struct Answer {
+    pub(super) conn: u32,
+    pub(super) generation: u32,
+    /// Place of the pool in the runtime's list.
+    pub(super) place: usize,
+    pub(super) result: Result<AdminReply, CallError>,
+}
+
+/// A connection on its way to another core.
+pub(crate) struct Traveler {
+    fd: OwnedFd,
+    session: Session,
+    received: Vec<u8>,
+    tls: Option<Box<TlsStream>>,
+    tls_config: Option<Arc<rustls::ServerConfig>>,
+    holder: String,
+    lookup: Box<Lookup>,
+    pool: String,
+}
+
+fn token_hash(export: &ExportName) -> Option<[u8; 32]> {
+    export.token.as_ref().map(|token| Sha256::digest(token.as_bytes()).into())
+}
+
+fn refusal(error: &AdminError) -> Refusal {
+    let code = match error {
+        AdminError::NotFound => RefusalCode::Unknown,
+        AdminError::Invalid(_) => RefusalCode::Invalid,
+        AdminError::Poisoned | AdminError::Fenced => RefusalCode::Shutdown,
+        _ => RefusalCode::Policy,
+    };
+    Refusal::new(code, error.to_string())
+}
+
+impl Conn {
+    /// True when it is on its way to another core.
+    pub(super) fn travels(&self) -> bool {
+        self.travel.is_some()
+    }
+}
+
+impl Core {
+    /// The session asks for an export: asks every pool for the volume.
+    pub(super) fn look_up(&mut self, id: u32, enter: bool) {
+        let conn = &mut self.conns[id];
+        let export = match ExportName::parse(conn.session.export_name()) {
+            Ok(export) => export,
+            Err(error) => {
+                return self.answer_lookup(id, Err(Refusal::new(RefusalCode::Invalid, error.to_string())));
+            }
+        };
+        conn.phase = Phase::Waiting;
+        let name = export.volume.clone();
+        let lookup = Lookup { export, enter, asked: 0, names: Vec::new(), found: None };
+        conn.lookup = Some(Box::new(lookup));
+        self.ask_all(id, || AdminOp::Show { name: name.clone() });
+    }
+
+    /// The session asks for the names of all volumes.
+    pub(super) fn list(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        conn.phase = Phase::Waiting;
+        let export = ExportName { volume: String::new(), access: ExportAccess::ReadOnly, token: None };
+        conn.lookup = Some(Box::new(Lookup { export, enter: false, asked: 0, names: Vec::new(), found: None }));
+        self.ask_all(id, || AdminOp::List);
+    }
+
+    fn ask_all(&mut self, id: u32, op: impl Fn() -> AdminOp) {
+        let places = self.shared.places();
+        let generation = self.conns[id].generation;
+        self.conns[id].lookup.as_mut().expect("a lookup is on").asked = places.len();
+        for (place, pool) in places.iter().enumerate() {
+            let home = self.shared.cores[self.number].clone();
+            let reply = Box::new(move |result| {
+                home.send(Msg::Answer(Answer { conn: id, generation, place, result }));
+            });
+            // A runtime that stops drops the question; the connection is then closed with the rest.
+            let _ = self.shared.admin(&pool.name, op(), reply);
+        }
+        if places.is_empty() {
+            self.answered_all(id);
+        }
+    }
+
+    /// A pool answered.
+    pub(super) fn answered(&mut self, answer: Answer) {
+        let Some(conn) = self.conns.get_mut(answer.conn).filter(|conn| conn.generation == answer.generation) else {
+            return;
+        };
+        let Some(lookup) = conn.lookup.as_mut() else { return };
+        lookup.asked -= 1;
+        match answer.result {
+            Ok(AdminReply::Volume(volume)) => lookup.found = Some(Found { place: answer.place, volume }),
+            Ok(AdminReply::Volumes(volumes)) => lookup.names.extend(volumes.into_iter().map(|volume| volume.name)),
+            _ => {}
+        }
+        if lookup.asked == 0 {
+            self.answered_all(answer.conn);
+        }
+    }
+
+    fn answered_all(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        let lookup = conn.lookup.as_mut().expect("a lookup is on");
+        if conn.dead || conn.input_over {
+            return self.end_waiting(id);
+        }
+        if lookup.export.volume.is_empty() {
+            let names = std::mem::take(&mut lookup.names);
+            conn.session.list_ready(names.iter().map(|name| (name.as_str(), "")));
+            conn.collect_output();
+            return self.end_waiting(id);
+        }
+        let Some(found) = lookup.found.take() else {
+            return self.answer_lookup(id, Err(Refusal::new(RefusalCode::Unknown, AdminError::NotFound.to_string())));
+        };
+        let places = self.shared.places();
+        let place = &places[found.place];
+        if !lookup.enter {
+            let answer = describe(&lookup.export, &found.volume);
+            return self.answer_lookup(id, answer);
+        }
+        if place.core == self.number {
+            self.attach(id, &place.name);
+        } else {
+            conn.travel = Some((place.core, place.name.clone()));
+            self.mark(id);
+        }
+    }
+
+    fn attach(&mut self, id: u32, pool: &str) {
+        let Some(pool) = self.pools.iter().position(|p| p.name == pool) else {
+            return self.answer_lookup(id, Err(Refusal::new(RefusalCode::Shutdown, "the pool is closing")));
+        };
+        let conn = &mut self.conns[id];
+        conn.pool = pool;
+        let lookup = conn.lookup.as_ref().expect("a lookup is on");
+        let mode = match lookup.export.access {
+            ExportAccess::ReadOnly => AttachMode::ReadOnly,
+            ExportAccess::Lease(lease) => AttachMode::Lease(lease),
+            ExportAccess::Implicit => AttachMode::Implicit {
+                lease: LeaseId(chance::secret()),
+                holder: conn.holder.clone(),
+                now_unix_ms: chance::unix_ms(),
+            },
+        };
+        let op = AdminOp::Attach { name: lookup.export.volume.clone(), mode, token_sha256: token_hash(&lookup.export) };
+        let generation = conn.generation;
+        self.admin(pool, AdminKind::Attach { conn: id, generation }, op);
+    }
+
+    /// The engine answered an attach.
+    pub(super) fn attached(&mut self, id: u32, result: Result<AdminReply, AdminError>) {
+        let conn = &mut self.conns[id];
+        match result {
+            Ok(AdminReply::Attached(AttachState { attach, size_bytes, read_only, .. })) => {
+                conn.attach = Some(attach);
+                conn.volume = conn.lookup.as_ref().map(|lookup| lookup.export.volume.clone()).unwrap_or_default();
+                let mut info = ExportInfo::new(size_bytes);
+                info.read_only = read_only;
+                info.name = Some(conn.volume.clone());
+                self.answer_lookup(id, Ok(info));
+            }
+            Ok(other) => unreachable!("an attach is answered by an attachment, not {other:?}"),
+            Err(error) => self.answer_lookup(id, Err(refusal(&error))),
+        }
+    }
+
+    fn answer_lookup(&mut self, id: u32, answer: Result<ExportInfo, Refusal>) {
+        let conn = &mut self.conns[id];
+        if !conn.dead && !conn.input_over {
+            conn.session.export_ready(answer);
+            conn.collect_output();
+        }
+        self.end_waiting(id);
+    }
+
+    fn end_waiting(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        conn.lookup = None;
+        conn.phase = Phase::Handshake;
+        if conn.session.transmitting() {
+            conn.phase = Phase::Open;
+            conn.replies = conn.session.replies();
+            conn.deadline = 0;
+        }
+        self.mark(id);
+    }
+
+    /// Sends a connection to the core of its pool.
+    pub(super) fn depart(&mut self, id: u32) {
+        let (core, pool) = self.conns[id].travel.take().expect("it travels");
+        let conn = self.conns.remove(id);
+        self.io.remove_socket(conn.raw());
+        let received = self.mem.get(conn.rx)[conn.rx_start..conn.rx_end].to_vec();
+        self.mem.free(conn.rx);
+        let Conn { fd, session, tls, tls_config, holder, lookup, .. } = conn;
+        let lookup = lookup.expect("it travels for a lookup");
+        let traveler = Traveler { fd, session, received, tls, tls_config, holder, lookup, pool };
+        self.shared.cores[core].send(Msg::Arrive(Box::new(traveler)));
+    }
+
+    /// A connection arrives from another core.
+    pub(super) fn arrive(&mut self, traveler: Traveler) {
+        let Traveler { fd, session, received, tls, tls_config, holder, lookup, pool } = traveler;
+        if self.stopping.is_some() || self.conns.len() >= self.options.connections_max {
+            return;
+        }
+        let Some(id) = self.seat(fd, session, holder) else { return };
+        let timeout_ns = self.options.handshake_timeout.as_nanos() as u64;
+        let deadline = self.now + timeout_ns;
+        let conn = &mut self.conns[id];
+        conn.phase = Phase::Waiting;
+        (conn.tls, conn.tls_config, conn.lookup, conn.deadline) = (tls, tls_config, Some(lookup), deadline);
+        self.mem.get_mut(conn.rx)[..received.len()].copy_from_slice(&received);
+        conn.rx_end = received.len();
+        self.arm_check();
+        self.attach(id, &pool);
+    }
+
+    /// A volume has a new size: its sessions check against it from now on.
+    pub(super) fn resized(&mut self, pool: usize, name: &str, size_bytes: u64) {
+        for id in 0..self.conns.end() {
+            if let Some(conn) =
+                self.conns.get_mut(id).filter(|c| c.attach.is_some() && c.pool == pool && c.volume == name)
+            {
+                conn.session.resized(size_bytes);
+            }
+        }
+    }
+
+    /// A volume has a new name.
+    pub(super) fn renamed(&mut self, pool: usize, from: &str, to: &str) {
+        for id in 0..self.conns.end() {
+            if let Some(conn) =
+                self.conns.get_mut(id).filter(|c| c.attach.is_some() && c.pool == pool && c.volume == from)
+            {
+                to.clone_into(&mut conn.volume);
+            }
+        }
+    }
+}
+
+/// What a client that only asks is told.
+fn describe(export: &ExportName, volume: &VolumeState) -> Result<ExportInfo, Refusal> {
+    if volume.token_sha256.is_some() && volume.token_sha256 != token_hash(export) {
+        return Err(refusal(&AdminError::Denied));
+    }
+    let mut info = ExportInfo::new(volume.size_bytes);
+    info.read_only = export.access == ExportAccess::ReadOnly || volume.kind == VolumeKind::Snapshot;
+    info.name = Some(volume.name.clone());
+    Ok(info)
+}

@@ -1,0 +1,219 @@
+//! What other threads want of a core.
+//!
+//! Owns: the messages, admin operations in flight, and the orderly stop. Never: makes another thread wait for I/O of a client.
+//! Invariant: every message's reply is called once, or dropped when the core has ended.
+
+use super::attach::{Answer, Traveler};
+use super::life::Listening;
+use super::{Core, KIND_ACCEPT, POOLS_MAX, Pool, token};
+use crate::drive::Drive;
+use crate::listen;
+use crate::options::{AddPoolError, CallError, ListenAddr, PoolPlace, PoolSpec, Tls};
+use crate::pool::PoolHost;
+use segue_volume::op::{AdminError, AdminOp, AdminReply, Event, Tag};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Where the answer to an admin operation goes; called on the core's thread, so it must not block.
+pub(crate) type ReplyFn = Box<dyn FnOnce(Result<AdminReply, CallError>) + Send>;
+
+/// A wish of another thread.
+pub(crate) enum Msg {
+    Admin { pool: String, op: AdminOp, reply: ReplyFn },
+    AddPool { spec: PoolSpec, reply: Box<dyn FnOnce(Result<PoolPlace, AddPoolError>) + Send> },
+    Listen { fd: OwnedFd, addr: ListenAddr, tls: Tls },
+    Unlisten { addr: ListenAddr },
+    Answer(Answer),
+    Arrive(Box<Traveler>),
+    Stop,
+}
+
+/// An admin operation that an engine has.
+pub(super) struct AdminJob {
+    kind: AdminKind,
+}
+
+pub(super) enum AdminKind {
+    Call { reply: ReplyFn, watch: Watch },
+    Attach { conn: u32, generation: u32 },
+    Detach { conn: u32, generation: u32 },
+    Shutdown,
+}
+
+/// What sessions must learn of an operation.
+pub(super) enum Watch {
+    Nothing,
+    Resize,
+    Rename { from: String },
+}
+
+/// How far the orderly stop is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stopping {
+    /// Connections finish.
+    Connections,
+    /// Engines shut down.
+    Engines,
+}
+
+impl Core {
+    pub(super) fn take_messages(&mut self) {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        self.shared.cores[self.number].take(&mut inbox);
+        for message in inbox.drain(..) {
+            self.take_message(message);
+        }
+        self.inbox = inbox;
+    }
+
+    fn take_message(&mut self, message: Msg) {
+        match message {
+            Msg::Admin { pool, op, reply } => self.call(&pool, op, reply),
+            Msg::AddPool { spec, reply } => {
+                let added = self.add_pool(spec);
+                reply(added);
+            }
+            Msg::Listen { fd, addr, tls } => self.listen(fd, addr, tls),
+            Msg::Unlisten { addr } => self.unlisten(|listening| listening.addr == addr),
+            Msg::Answer(answer) => self.answered(answer),
+            Msg::Arrive(traveler) => self.arrive(*traveler),
+            Msg::Stop => self.stop(),
+        }
+    }
+
+    fn call(&mut self, pool: &str, op: AdminOp, reply: ReplyFn) {
+        if self.stopping == Some(Stopping::Engines) {
+            return reply(Err(CallError::Stopped));
+        }
+        let Some(pool) = self.pools.iter().position(|p| p.name == pool) else {
+            return reply(Err(CallError::NoPool));
+        };
+        let watch = match &op {
+            AdminOp::Resize { .. } => Watch::Resize,
+            AdminOp::Rename { name, .. } => Watch::Rename { from: name.clone() },
+            _ => Watch::Nothing,
+        };
+        self.admin(pool, AdminKind::Call { reply, watch }, op);
+    }
+
+    /// Gives an engine an admin operation.
+    pub(super) fn admin(&mut self, pool: usize, kind: AdminKind, op: AdminOp) {
+        let tag = Tag(self.admins.insert(AdminJob { kind }) as u64);
+        self.feed(pool, Event::Admin { tag, op });
+    }
+
+    /// An engine answered an admin operation.
+    pub(super) fn admin_done(&mut self, pool: usize, number: u32, result: Result<AdminReply, AdminError>) {
+        match self.admins.remove(number).kind {
+            AdminKind::Call { reply, watch } => {
+                match (&watch, &result) {
+                    (Watch::Resize, Ok(AdminReply::Volume(v))) => self.resized(pool, &v.name, v.size_bytes),
+                    (Watch::Rename { from }, Ok(AdminReply::Volume(v))) => self.renamed(pool, from, &v.name),
+                    _ => {}
+                }
+                reply(result.map_err(CallError::Refused));
+            }
+            AdminKind::Attach { conn, generation } => {
+                assert!(self.conns.get(conn).is_some_and(|c| c.generation == generation), "a waiting connection stays");
+                self.attached(conn, result);
+            }
+            AdminKind::Detach { conn, generation } => {
+                assert!(
+                    self.conns.get(conn).is_some_and(|c| c.generation == generation),
+                    "a detaching connection stays"
+                );
+                self.close(conn);
+            }
+            AdminKind::Shutdown => {
+                if let Err(error) = result {
+                    tracing::error!(pool = %self.pools[pool].name, %error, "the pool did not shut down cleanly");
+                }
+                self.pools[pool].ended = true;
+            }
+        }
+    }
+
+    fn add_pool(&mut self, spec: PoolSpec) -> Result<PoolPlace, AddPoolError> {
+        if self.stopping.is_some() {
+            return Err(AddPoolError::Stopped);
+        }
+        if self.pools.iter().any(|pool| pool.name == spec.name) {
+            return Err(AddPoolError::Exists(spec.name));
+        }
+        assert!(self.pools.len() < POOLS_MAX, "at most {POOLS_MAX} pools live on one core");
+        let mut drive = Drive::open(&spec.drive)?;
+        let machine = (spec.open)(drive.block_dev(), &mut self.mem).map_err(AddPoolError::Engine)?;
+        let host = PoolHost::new(machine, drive);
+        let memory = !host.on_file();
+        if !memory && !self.registered {
+            self.registered = true;
+            let (base, bytes) = self.mem.region();
+            let bytes = bytes.min(self.options.registered_bytes);
+            if bytes > 0 && !self.io.register_memory(base, bytes) {
+                tracing::info!("the kernel does not register I/O memory; buffers are mapped for each I/O");
+            }
+        }
+        let place = PoolPlace { name: spec.name.clone(), core: self.number, direct: host.is_direct(), memory };
+        self.pools.push(Pool { name: spec.name, host, ended: false });
+        // The engine may have background work left over from before: it says so after its first step.
+        self.feed(self.pools.len() - 1, Event::Tick);
+        Ok(place)
+    }
+
+    fn listen(&mut self, fd: OwnedFd, addr: ListenAddr, tls: Tls) {
+        if self.stopping.is_some() {
+            return;
+        }
+        if let Err(error) = self.io.add_socket(fd.as_raw_fd()) {
+            return tracing::error!(%addr, %error, "cannot listen");
+        }
+        let number = self.listeners.insert(Listening { fd, addr, tls, armed: false, over: false });
+        self.arm_accept(number);
+    }
+
+    fn unlisten(&mut self, which: impl Fn(&Listening) -> bool) {
+        for number in 0..self.listeners.end() {
+            let Some(listening) = self.listeners.get_mut(number).filter(|l| which(l)) else { continue };
+            listening.over = true;
+            let fd = listening.fd.as_raw_fd();
+            if listening.armed {
+                self.io.cancel_accept(token(KIND_ACCEPT, number), fd);
+            } else {
+                self.drop_listener(number);
+            }
+        }
+    }
+
+    /// No more connections and requests; what is in flight is finished.
+    fn stop(&mut self) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(Stopping::Connections);
+        self.unlisten(|_| true);
+        for id in 0..self.conns.end() {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.input_over = true;
+                listen::shut_input(conn.raw());
+                self.mark(id);
+            }
+        }
+    }
+
+    /// Carries the stop on. True when nothing is left.
+    pub(super) fn is_over(&mut self) -> bool {
+        match self.stopping {
+            None => false,
+            Some(Stopping::Connections) => {
+                if self.conns.is_empty() && self.listeners.is_empty() {
+                    self.stopping = Some(Stopping::Engines);
+                    for pool in 0..self.pools.len() {
+                        self.admin(pool, AdminKind::Shutdown, AdminOp::Shutdown);
+                    }
+                    return self.is_over();
+                }
+                false
+            }
+            Some(Stopping::Engines) => self.pools.iter().all(|pool| pool.ended && pool.host.ios_in_flight == 0),
+        }
+    }
+}

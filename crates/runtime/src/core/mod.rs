@@ -1,0 +1,318 @@
+//! The loop of one core: completions in, engines and sessions stepped, everything new out in one kernel call.
+//!
+//! Owns: the core's memory, pools, listeners and connections. Never: blocks but in the kernel's one wait.
+//! Invariant: one clock read and one kernel call per turn; what a turn makes is sent in the same turn.
+//!
+//! Reading order: `conn` (what a connection is), `pump` (bytes to requests), `finish` (ends to replies), `tx` (replies
+//! to the socket), `attach` (names to volumes), `control` (other threads' wishes), `life` (accept, cut, close).
+
+mod attach;
+mod conn;
+mod control;
+mod finish;
+mod life;
+mod pump;
+mod tls;
+mod tx;
+
+pub(crate) use control::{Msg, ReplyFn};
+
+use crate::counters::Counters;
+use crate::io::{Backend, Bell, Done, TOKEN_BELL, open_backend};
+use crate::options::{CoreStatus, Options};
+use crate::pool::PoolHost;
+use crate::runtime::Shared;
+use crate::slab::Slab;
+use conn::Conn;
+use segue_types::Nanos;
+use segue_volume::mem::Mem;
+use segue_volume::op::{Event, Ticket};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+const KIND_SHIFT: u32 = 40;
+const KIND_RECV: u64 = 1;
+const KIND_SEND: u64 = 2;
+const KIND_ACCEPT: u64 = 3;
+const KIND_DRIVE: u64 = 4;
+/// A pool's number stands above its ticket.
+const POOL_SHIFT: u32 = 32;
+/// Most pools of one core.
+const POOLS_MAX: usize = 256;
+/// How often timeouts are looked at while there are any, ns.
+const CHECK_NS: Nanos = 500_000_000;
+
+const fn token(kind: u64, number: u32) -> u64 {
+    kind << KIND_SHIFT | number as u64
+}
+
+struct Pool {
+    name: String,
+    host: PoolHost,
+    /// `Shutdown` was answered: only the end is left.
+    ended: bool,
+}
+
+/// One core. Made, run and dropped on its own thread.
+pub(crate) struct Core {
+    // Dropped before the memory it points into.
+    io: Box<dyn Backend>,
+    mem: Mem,
+    number: usize,
+    shared: Arc<Shared>,
+    counters: Arc<Counters>,
+    options: Options,
+    started: Instant,
+    now: Nanos,
+    pools: Vec<Pool>,
+    listeners: Slab<life::Listening>,
+    conns: Slab<Conn>,
+    generation: u32,
+    reqs: Slab<finish::Req>,
+    parents: Slab<finish::Parent>,
+    admins: Slab<control::AdminJob>,
+    /// Connections to look at before the turn ends.
+    dirty: Vec<u32>,
+    /// Connections that wait for memory.
+    hungry: Vec<u32>,
+    /// Memory below this much free is the engines' alone.
+    mem_reserve_bytes: usize,
+    done: Vec<Done>,
+    inbox: Vec<Msg>,
+    /// Memory in use when a connection last had to wait for some.
+    hunger_used_bytes: usize,
+    next_check: Nanos,
+    registered: bool,
+    stopping: Option<control::Stopping>,
+    spin: Spin,
+}
+
+/// Whether looking again at once pays, judged by how long the last waits were.
+#[derive(Default)]
+struct Spin {
+    wait_ns_mean: u64,
+}
+
+impl Core {
+    pub(crate) fn new(
+        number: usize,
+        shared: Arc<Shared>,
+        options: Options,
+        bell: &Bell,
+    ) -> io::Result<(Core, CoreStatus)> {
+        let (io, io_note) = open_backend(options.io, bell)?;
+        let status = CoreStatus { io: io.mode(), io_note };
+        let mem = Mem::new(options.mem_bytes);
+        let counters = shared.cores[number].counters.clone();
+        let core = Core {
+            io,
+            number,
+            mem_reserve_bytes: (mem.capacity_bytes() / 8).min(16 << 20),
+            mem,
+            shared,
+            counters,
+            options,
+            started: Instant::now(),
+            now: 1,
+            pools: Vec::new(),
+            listeners: Slab::with_capacity(8),
+            conns: Slab::with_capacity(64),
+            generation: 0,
+            reqs: Slab::with_capacity(1024),
+            parents: Slab::with_capacity(64),
+            admins: Slab::with_capacity(16),
+            dirty: Vec::with_capacity(64),
+            hungry: Vec::with_capacity(64),
+            done: Vec::with_capacity(4096),
+            inbox: Vec::with_capacity(64),
+            hunger_used_bytes: 0,
+            next_check: 0,
+            registered: false,
+            stopping: None,
+            spin: Spin::default(),
+        };
+        Ok((core, status))
+    }
+
+    /// Runs until told to stop. Returns when all is closed.
+    ///
+    /// # Panics
+    /// When the kernel refuses the wait itself: nothing can be served then.
+    pub(crate) fn run(mut self) {
+        loop {
+            self.wait().expect("the kernel takes the core's wait");
+            self.read_clock();
+            self.take_ends();
+            self.background();
+            self.check_deadlines();
+            self.look_at_dirty();
+            self.publish();
+            if self.is_over() {
+                return self.end();
+            }
+        }
+    }
+
+    fn read_clock(&mut self) {
+        self.now = self.started.elapsed().as_nanos() as Nanos + 1;
+    }
+
+    /// Sends what the last turn made and waits for something to end. Under load it looks a few times without
+    /// sleeping first, as waking up costs more than a short look.
+    fn wait(&mut self) -> io::Result<()> {
+        let wait_ns = self.wait_ns();
+        let spin_ns = self.options.spin.as_nanos() as u64;
+        let spins = wait_ns != Some(0) && self.spin.wait_ns_mean < spin_ns && spin_ns > 0 && !self.conns.is_empty();
+        if !spins {
+            self.io.turn(wait_ns, &mut self.done)?;
+            self.note_wait();
+            return Ok(());
+        }
+        let until = self.now + spin_ns + 2 * self.spin.wait_ns_mean;
+        loop {
+            self.io.turn(Some(0), &mut self.done)?;
+            if self.only_sends_ended() {
+                let now = self.started.elapsed().as_nanos() as Nanos;
+                if now < until {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                if self.done.is_empty() {
+                    self.io.turn(self.wait_ns(), &mut self.done)?;
+                }
+            }
+            self.note_wait();
+            return Ok(());
+        }
+    }
+
+    fn only_sends_ended(&self) -> bool {
+        self.done.iter().all(|done| done.token >> KIND_SHIFT == KIND_SEND)
+    }
+
+    fn note_wait(&mut self) {
+        let waited = (self.started.elapsed().as_nanos() as Nanos).saturating_sub(self.now);
+        self.spin.wait_ns_mean = (self.spin.wait_ns_mean * 7 + waited.min(10_000_000)) / 8;
+    }
+
+    /// How long the kernel may wait: until an engine or a timeout wants the loop, or for ever.
+    fn wait_ns(&self) -> Option<u64> {
+        let engines = self.pools.iter().filter_map(|pool| pool.host.out.wake_at).min();
+        let check = (self.next_check != 0).then_some(self.next_check);
+        let at = match (engines, check) {
+            (Some(a), Some(b)) => a.min(b),
+            (a, b) => a.or(b)?,
+        };
+        Some(at.saturating_sub(self.now))
+    }
+
+    /// Hands every end to whom it belongs.
+    fn take_ends(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        for end in done.drain(..) {
+            let number = end.token as u32;
+            match end.token >> KIND_SHIFT {
+                KIND_RECV => self.received(number, end.result),
+                KIND_SEND => self.sent(number, end.result),
+                KIND_ACCEPT => self.accepted(number, end.result),
+                KIND_DRIVE => {
+                    let pool = (end.token >> POOL_SHIFT) as usize % POOLS_MAX;
+                    self.io_done(pool, Ticket(number), end.result);
+                }
+                _ if end.token == TOKEN_BELL => self.take_messages(),
+                _ => unreachable!("an end of nothing: token {:#x}", end.token),
+            }
+        }
+        self.done = done;
+    }
+
+    fn io_done(&mut self, pool: usize, ticket: Ticket, result: i32) {
+        let base = drive_token(pool);
+        self.pools[pool].host.io_done(self.now, ticket, result, &mut self.mem, &mut *self.io, base);
+        self.drain(pool);
+    }
+
+    /// Gives an engine an event and takes what came of it.
+    fn feed(&mut self, pool: usize, event: Event) {
+        self.pools[pool].host.feed(self.now, event, &mut self.mem, &mut *self.io, drive_token(pool));
+        self.drain(pool);
+    }
+
+    /// Ticks the engines whose time has come.
+    fn background(&mut self) {
+        for pool in 0..self.pools.len() {
+            if self.pools[pool].host.out.wake_at.is_some_and(|at| at <= self.now) {
+                self.feed(pool, Event::Tick);
+            }
+        }
+    }
+
+    /// Pumps, sends and settles every connection that something happened to, until nothing more happens.
+    fn look_at_dirty(&mut self) {
+        let mut at = 0;
+        loop {
+            if at == self.dirty.len() && !self.call_hungry() {
+                break;
+            }
+            let id = self.dirty[at];
+            at += 1;
+            if self.conns.get(id).is_none() {
+                continue;
+            }
+            self.pump(id);
+            // What the pump itself made happen is seen to by what follows, not by another round.
+            self.conns[id].dirty = false;
+            self.flush(id);
+            self.settle(id);
+        }
+        self.dirty.clear();
+    }
+
+    /// Lets connections that wait for memory try again when some came free. True when there are any.
+    fn call_hungry(&mut self) -> bool {
+        if self.hungry.is_empty() || self.mem.used_bytes() >= self.hunger_used_bytes {
+            return false;
+        }
+        let hungry = std::mem::take(&mut self.hungry);
+        let before = self.dirty.len();
+        for id in hungry {
+            if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.hungry) {
+                conn.hungry = false;
+                self.mark(id);
+            }
+        }
+        self.dirty.len() > before
+    }
+
+    fn mark(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    fn publish(&self) {
+        let c = &*self.counters;
+        Counters::add(&c.turns, 1);
+        Counters::set(&c.kernel_calls, self.io.calls());
+        Counters::set(&c.connections, self.conns.len() as u64);
+        Counters::set(&c.mem_used_bytes, self.mem.used_bytes() as u64);
+        Counters::set(&c.requests_in_flight, self.reqs.len() as u64);
+    }
+
+    /// Everything is closed: gives back what the engines took.
+    fn end(mut self) {
+        for pool in self.pools.drain(..) {
+            pool.host.close(&mut self.mem);
+        }
+        Counters::set(&self.counters.mem_used_bytes, self.mem.used_bytes() as u64);
+        self.shared.cores[self.number].clean.store(true, Ordering::Release);
+    }
+}
+
+fn drive_token(pool: usize) -> u64 {
+    KIND_DRIVE << KIND_SHIFT | (pool as u64) << POOL_SHIFT
+}

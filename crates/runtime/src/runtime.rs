@@ -1,0 +1,267 @@
+//! The handle by which the rest of the process reaches the cores.
+//!
+//! Owns: the cores' threads, their inboxes, and the list of pools. Never: touches the data path.
+//! Invariant: a pool's name leads to one core for as long as the runtime lives.
+
+use crate::chance;
+use crate::core::{Core, Msg, ReplyFn};
+use crate::counters::{Counters, Snapshot};
+use crate::io::Bell;
+use crate::listen;
+use crate::options::{
+    AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, Options, PoolAlarm, PoolPlace, PoolSpec, StartError,
+    StopError, Tls,
+};
+use segue_volume::op::{AdminOp, AdminReply, Alarm};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Alarms kept until somebody takes them; older ones give way.
+const ALARMS_MAX: usize = 4096;
+
+/// What other threads see of a core.
+pub(crate) struct CoreShared {
+    inbox: Mutex<Vec<Msg>>,
+    bell: Bell,
+    pub(crate) counters: Arc<Counters>,
+    /// The thread has ended, in whatever way.
+    gone: AtomicBool,
+    /// It ended in order.
+    pub(crate) clean: AtomicBool,
+}
+
+impl CoreShared {
+    pub(crate) fn send(&self, message: Msg) {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        self.bell.ring();
+        if self.gone.load(Ordering::Acquire) {
+            // Nobody will read it any more; dropping it tells whoever waits.
+            self.inbox.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
+    /// Moves what came into `into`, which is empty.
+    pub(crate) fn take(&self, into: &mut Vec<Msg>) {
+        std::mem::swap(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner), into);
+    }
+}
+
+/// What all cores and handles share.
+pub(crate) struct Shared {
+    pub(crate) cores: Vec<Arc<CoreShared>>,
+    places: Mutex<Arc<Vec<PoolPlace>>>,
+    alarms: Mutex<VecDeque<PoolAlarm>>,
+}
+
+impl Shared {
+    pub(crate) fn places(&self) -> Arc<Vec<PoolPlace>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn raise(&self, pool: &str, alarm: Alarm) {
+        tracing::error!(pool, ?alarm, "the pool raised an alarm");
+        let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+        if alarms.len() == ALARMS_MAX {
+            alarms.pop_front();
+        }
+        alarms.push_back(PoolAlarm { pool: pool.to_owned(), at_unix_ms: chance::unix_ms(), alarm });
+    }
+
+    pub(crate) fn admin(&self, pool: &str, op: AdminOp, reply: ReplyFn) -> Result<(), CallError> {
+        let core = self.places().iter().find(|place| place.name == pool).map(|place| place.core);
+        let core = core.ok_or(CallError::NoPool)?;
+        self.cores[core].send(Msg::Admin { pool: pool.to_owned(), op, reply });
+        Ok(())
+    }
+}
+
+/// The running cores. Cheap to clone; usable from any thread.
+///
+/// Dropping the last handle does not stop the cores: call [`Runtime::stop`].
+#[derive(Clone)]
+pub struct Runtime {
+    shared: Arc<Shared>,
+    status: Arc<Vec<CoreStatus>>,
+    threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    next_core: Arc<AtomicUsize>,
+}
+
+impl Runtime {
+    /// Starts the cores. Nothing is served until a pool and a listener are added.
+    ///
+    /// # Errors
+    /// [`StartError`] when a thread or its kernel interface cannot be had.
+    pub fn start(options: Options) -> Result<Runtime, StartError> {
+        let count = options.cores.clamp(1, 64);
+        let make = |_| -> Result<Arc<CoreShared>, StartError> {
+            Ok(Arc::new(CoreShared {
+                inbox: Mutex::new(Vec::with_capacity(64)),
+                bell: Bell::new().map_err(StartError::Backend)?,
+                counters: Arc::default(),
+                gone: AtomicBool::new(false),
+                clean: AtomicBool::new(false),
+            }))
+        };
+        let cores = (0..count).map(make).collect::<Result<_, _>>()?;
+        let shared = Arc::new(Shared { cores, places: Mutex::default(), alarms: Mutex::default() });
+        let (mut threads, mut status) = (Vec::new(), Vec::new());
+        for number in 0..count {
+            let (thread, said) = start_core(number, &shared, &options)?;
+            threads.push(thread);
+            status.push(said);
+        }
+        Ok(Runtime {
+            shared,
+            status: Arc::new(status),
+            threads: Arc::new(Mutex::new(threads)),
+            next_core: Arc::default(),
+        })
+    }
+
+    /// What each core said at its start: the kernel interface it uses, and why.
+    pub fn status(&self) -> &[CoreStatus] {
+        &self.status
+    }
+
+    /// Opens a pool on the next core in turn and waits until it is served. The drive is locked meanwhile.
+    ///
+    /// # Errors
+    /// [`AddPoolError`] names the cause; nothing is left open then.
+    pub fn add_pool(&self, spec: PoolSpec) -> Result<PoolPlace, AddPoolError> {
+        if self.pools().iter().any(|place| place.name == spec.name) {
+            return Err(AddPoolError::Exists(spec.name));
+        }
+        let core = self.next_core.fetch_add(1, Ordering::Relaxed) % self.shared.cores.len();
+        let (tell, told) = mpsc::sync_channel(1);
+        let reply = Box::new(move |added| drop(tell.send(added)));
+        self.shared.cores[core].send(Msg::AddPool { spec, reply });
+        let place = told.recv().map_err(|_| AddPoolError::Stopped)??;
+        let mut places = self.shared.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = Vec::clone(&places);
+        list.push(place.clone());
+        *places = Arc::new(list);
+        Ok(place)
+    }
+
+    /// The pools, in the order they were added.
+    pub fn pools(&self) -> Arc<Vec<PoolPlace>> {
+        self.shared.places()
+    }
+
+    /// Gives an operation to a pool's engine. `reply` is called once on the core's thread, so it must be short and
+    /// must not block; it is dropped uncalled when the runtime stops first.
+    ///
+    /// # Errors
+    /// [`CallError::NoPool`].
+    pub fn admin(
+        &self,
+        pool: &str,
+        op: AdminOp,
+        reply: impl FnOnce(Result<AdminReply, CallError>) + Send + 'static,
+    ) -> Result<(), CallError> {
+        self.shared.admin(pool, op, Box::new(reply))
+    }
+
+    /// As [`Runtime::admin`], and waits for the answer. Not from async code.
+    ///
+    /// # Errors
+    /// [`CallError`]: no such pool, stopped, or refused by the engine.
+    pub fn admin_wait(&self, pool: &str, op: AdminOp) -> Result<AdminReply, CallError> {
+        let (tell, told) = mpsc::sync_channel(1);
+        self.admin(pool, op, move |result| drop(tell.send(result)))?;
+        told.recv().map_err(|_| CallError::Stopped)?
+    }
+
+    /// Listens, and returns the address with its real port. Connections go to the core of their volume's pool.
+    ///
+    /// # Errors
+    /// [`ListenError::Bind`] when the address is taken or not allowed.
+    pub fn listen(&self, addr: &ListenAddr, tls: Tls) -> Result<ListenAddr, ListenError> {
+        let (fd, addr) = listen::bind(addr)?;
+        if self.shared.cores[0].gone.load(Ordering::Acquire) {
+            return Err(ListenError::Stopped);
+        }
+        self.shared.cores[0].send(Msg::Listen { fd, addr: addr.clone(), tls });
+        Ok(addr)
+    }
+
+    /// Stops listening on an address that [`Runtime::listen`] returned; connections stay.
+    pub fn unlisten(&self, addr: ListenAddr) {
+        self.shared.cores[0].send(Msg::Unlisten { addr });
+    }
+
+    /// The counters of every core, at about this moment. Takes no lock of a core.
+    pub fn counters(&self) -> Vec<Snapshot> {
+        self.shared.cores.iter().map(|core| core.counters.snapshot()).collect()
+    }
+
+    /// Takes the alarms raised since the last call (the newest 4096).
+    pub fn take_alarms(&self) -> Vec<PoolAlarm> {
+        self.shared.alarms.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    }
+
+    /// Stops in order: no new connections or requests, what is in flight is finished and answered, engines write
+    /// their checkpoints, drives are closed. Waits up to `timeout`.
+    ///
+    /// # Errors
+    /// [`StopError`]: the pools are intact all the same, and replay their journals at the next open.
+    pub fn stop(&self, timeout: Duration) -> Result<(), StopError> {
+        for core in &self.shared.cores {
+            core.send(Msg::Stop);
+        }
+        let until = Instant::now() + timeout;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(thread) = threads.last() {
+            if !thread.is_finished() {
+                if Instant::now() >= until {
+                    return Err(StopError::TimedOut);
+                }
+                std::thread::park_timeout(Duration::from_millis(1));
+                continue;
+            }
+            // A panic's message has been printed; `clean` tells that it happened.
+            let _ = threads.pop().expect("it was seen").join();
+        }
+        let clean = |core: &Arc<CoreShared>| core.clean.load(Ordering::Acquire);
+        if self.shared.cores.iter().all(clean) { Ok(()) } else { Err(StopError::Died) }
+    }
+}
+
+/// Tells that a core's thread has ended, also when it panics.
+struct Farewell(Arc<CoreShared>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.0.gone.store(true, Ordering::Release);
+        self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+fn start_core(
+    number: usize,
+    shared: &Arc<Shared>,
+    options: &Options,
+) -> Result<(JoinHandle<()>, CoreStatus), StartError> {
+    let (shared, options) = (shared.clone(), options.clone());
+    let (tell, told) = mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name(format!("segue-core-{number}")).spawn(move || {
+        let mine = shared.cores[number].clone();
+        let _farewell = Farewell(mine.clone());
+        match Core::new(number, shared, options, &mine.bell) {
+            Ok((core, status)) => {
+                drop(tell.send(Ok(status)));
+                core.run();
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        }
+    });
+    let thread = thread.map_err(StartError::Thread)?;
+    match told.recv() {
+        Ok(Ok(status)) => Ok((thread, status)),
+        Ok(Err(error)) => Err(StartError::Backend(error)),
+        Err(_) => Err(StartError::Backend(std::io::ErrorKind::Interrupted.into())),
+    }
+}
