@@ -60,7 +60,10 @@ impl Buf {
 ///
 /// Pages are touched only when a buffer is used, so an idle region costs no resident memory.
 pub struct Mem {
+    /// First page: inside the allocation, at a page boundary.
     base: *mut u8,
+    bytes: usize,
+    allocation: *mut u8,
     layout: Layout,
     /// Per page: order of the free or used buffer that begins there, or `INNER`.
     state: Vec<u8>,
@@ -80,13 +83,17 @@ impl Mem {
     /// When the system has no such address space.
     pub fn new(bytes: usize) -> Mem {
         let bytes = bytes.max(1).next_multiple_of(MAX_BUF_BYTES);
-        let layout = Layout::from_size_align(bytes, MAX_BUF_BYTES).expect("region size fits the address space");
-        // Zeroed allocation of this size comes from fresh mappings: untouched pages stay unbacked.
-        let base = unsafe { alloc_zeroed(layout) };
-        assert!(!base.is_null(), "no address space for a region of {bytes} bytes");
+        // Asked for with a small alignment and aligned here: with a large one the allocator zeroes by writing, which
+        // would back every page. Without, memory of this size comes as fresh mappings that cost nothing until touched.
+        let layout = Layout::from_size_align(bytes + PAGE_BYTES, 16).expect("region size fits the address space");
+        let allocation = unsafe { alloc_zeroed(layout) };
+        assert!(!allocation.is_null(), "no address space for a region of {bytes} bytes");
+        let base = unsafe { allocation.add(allocation.align_offset(PAGE_BYTES)) };
         let pages = bytes / PAGE_BYTES;
         let mut mem = Mem {
             base,
+            bytes,
+            allocation,
             layout,
             state: vec![INNER; pages],
             next: vec![NIL; pages],
@@ -172,7 +179,7 @@ impl Mem {
 
     /// Base address and bytes of the whole region, to register it with the kernel.
     pub fn region(&self) -> (*mut u8, usize) {
-        (self.base, self.layout.size())
+        (self.base, self.bytes)
     }
 
     /// Bytes handed out now, as rounded up.
@@ -182,7 +189,7 @@ impl Mem {
 
     /// Bytes of the region.
     pub fn capacity_bytes(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 
     fn check(&self, buf: Buf) -> usize {
@@ -190,7 +197,7 @@ impl Mem {
             return 0;
         }
         let at = buf.region_offset();
-        assert!(at + buf.len as usize <= self.layout.size(), "buffer outside its region");
+        assert!(at + buf.len as usize <= self.bytes, "buffer outside its region");
         at
     }
 
@@ -221,7 +228,7 @@ impl Mem {
 
 impl Drop for Mem {
     fn drop(&mut self) {
-        unsafe { dealloc(self.base, self.layout) }
+        unsafe { dealloc(self.allocation, self.layout) }
     }
 }
 
@@ -259,6 +266,20 @@ mod tests {
                 prop_assert!(mem.alloc(MAX_BUF_BYTES).is_some());
             }
         }
+    }
+
+    #[test]
+    fn an_untouched_region_is_not_resident() {
+        let resident_kib = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap().trim().to_owned();
+            line.trim_end_matches(" kB").trim().parse::<u64>().unwrap()
+        };
+        let before = resident_kib();
+        let mut mem = Mem::new(1 << 30);
+        assert!(mem.alloc(MAX_BUF_BYTES).is_some());
+        // Other tests run in this process too: the bound is loose, and far from 1 GiB.
+        assert!(resident_kib() < before + (256 << 10), "{} KiB before, {} KiB after", before, resident_kib());
     }
 
     #[test]
