@@ -143,6 +143,11 @@ impl Race {
         self.doing == Doing::Watching && self.suspected.is_none() && self.clearing.is_none() && self.note_in_sync()
     }
 
+    /// True while the seat is suspected.
+    pub fn is_suspected(&self) -> bool {
+        self.suspected.is_some()
+    }
+
     /// A word for the status line.
     pub fn state(&self) -> &'static str {
         match &self.doing {
