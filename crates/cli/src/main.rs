@@ -11,6 +11,7 @@ mod client;
 mod cmd;
 mod drill;
 mod exit;
+mod failover;
 mod out;
 
 use clap::Parser;
@@ -75,6 +76,8 @@ nouns! {
     Collapse => cmd::supers::collapse;
     /// End a superposition in favour of the primary.
     Abort => cmd::supers::abort;
+    /// Protect an application: race a backup on a child of its volumes when it goes quiet.
+    Failover => failover;
     /// A database load that keeps a ledger of every acknowledged commit, and verifies it.
     Load => drill::load_cmd;
     /// The node's configuration file.

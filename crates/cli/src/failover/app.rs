@@ -356,7 +356,10 @@ fn check_names(file: &AppFile) -> anyhow::Result<()> {
     let good_name = (1..=32).contains(&file.name.len()) && file.name.bytes().all(plain);
     anyhow::ensure!(good_name, "name must be 1 to 32 of a-z A-Z 0-9 _ -");
     let count = file.volume.len();
-    anyhow::ensure!((1..=VOLUMES_MAX).contains(&count), "1 to {VOLUMES_MAX} [[volume]] sections are needed, not {count}");
+    anyhow::ensure!(
+        (1..=VOLUMES_MAX).contains(&count),
+        "1 to {VOLUMES_MAX} [[volume]] sections are needed, not {count}"
+    );
     for (i, volume) in file.volume.iter().enumerate() {
         segue_types::check_volume_name(&volume.name)?;
         let twice = file.volume[..i].iter().any(|other| other.name == volume.name);

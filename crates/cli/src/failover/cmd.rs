@@ -152,7 +152,9 @@ fn protect(app: App, stop_on_exit: bool, global: &Global) -> anyhow::Result<Exit
     let how = if stop_on_exit { StopHow::StopApp } else { StopHow::LeaveRunning };
     monitor.shut_down(how)?;
     if how == StopHow::LeaveRunning && !json {
-        eprintln!("\n{name} keeps running without its endpoint; `segue failover run` takes over, `segue failover stop` ends it");
+        eprintln!(
+            "\n{name} keeps running without its endpoint; `segue failover run` takes over, `segue failover stop` ends it"
+        );
     }
     Ok(ExitCode::Yes)
 }
@@ -217,9 +219,9 @@ fn rehearsal(app: App, verify: bool, global: &Global) -> anyhow::Result<ExitCode
     let json = global.json;
     // An interrupt must not leave a child behind: it is looked at when the instance is ready.
     let _over = interrupted()?;
-    let timeline = Timeline::new((!json).then(|| -> Box<dyn Fn(&Entry) + Send + Sync> {
-        Box::new(|entry| print_entry(entry, false, false))
-    }));
+    let timeline = Timeline::new(
+        (!json).then(|| -> Box<dyn Fn(&Entry) + Send + Sync> { Box::new(|entry| print_entry(entry, false, false)) }),
+    );
     let report = rehearse::rehearse(app, verify, timeline)?;
     global.print("rehearsal", &report, || {
         let verified = match report.verified {

@@ -167,17 +167,18 @@ fn new_era(port: Option<u16>) -> (Arc<Era>, mpsc::Receiver<()>) {
 /// Serves one client: finds it an instance, then forwards until either side ends or the endpoint moves.
 async fn handle(mut client: TcpStream, mut shared: Shared) {
     let _ = client.set_nodelay(true);
-    let held = Gauge::up(&shared.counters.held);
+    let counters = shared.counters.clone();
+    let held = Gauge::up(&counters.held);
     let found = find_instance(&mut shared).await;
     drop(held);
-    let Some((mut instance, era)) = found else { return refuse(&client, &shared.counters) };
-    let _open = Gauge::up(&shared.counters.open);
+    let Some((mut instance, era)) = found else { return refuse(&client, &counters) };
+    let _open = Gauge::up(&counters.open);
     let forward = copy_bidirectional_with_sizes(&mut client, &mut instance, BUFFER_BYTES, BUFFER_BYTES);
     tokio::select! {
         // The change goes before the next byte.
         biased;
         _ = shared.era.changed() => {
-            shared.counters.cut.fetch_add(1, Ordering::Relaxed);
+            counters.cut.fetch_add(1, Ordering::Relaxed);
             reset_on_close(&client);
             reset_on_close(&instance);
             drop((client, instance));

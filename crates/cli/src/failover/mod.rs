@@ -23,11 +23,17 @@ mod profile;
 mod rehearse;
 mod timeline;
 
-pub use app::{App, ModeName};
-pub use clock::now_ns;
 pub use cmd::{Args, run};
-pub use monitor::{Monitor, Options, StopHow};
-pub use place::Instance;
-pub use process::{Family, Process};
+
+// What drills use; the commands above need none of it.
+#[allow(unused_imports)]
+pub use self::{
+    app::{App, ModeName},
+    clock::now_ns,
+    monitor::{Monitor, Options, Status, StopHow},
+    place::Instance,
+    process::{Family, Process},
+    timeline::{Entry, Timeline},
+};
+#[allow(unused_imports)]
 pub use segue_failover::race::{Mode, Order};
-pub use timeline::{Entry, Timeline};

@@ -473,7 +473,8 @@ impl Driver {
         if changed || now >= self.status_at + STATUS_EVERY_NS {
             self.status_at = now;
             let text = serde_json::to_vec(&*shared).expect("a status is plain data");
-            let (fresh, path) = (self.shared.app.run_dir.join("status.new"), self.shared.app.run_dir.join("status.json"));
+            let (fresh, path) =
+                (self.shared.app.run_dir.join("status.new"), self.shared.app.run_dir.join("status.json"));
             // The file is for people who look; a full disk must not stop a failover.
             let _ = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &path));
         }

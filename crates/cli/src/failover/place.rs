@@ -317,7 +317,11 @@ impl Place {
                 return Ok(());
             }
             anyhow::ensure!(!self.has_ended(), "the instance ended before it was ready; see {}", self.log().display());
-            anyhow::ensure!(began.elapsed() < limit, "not ready within race.recovery_max; see {}", self.log().display());
+            anyhow::ensure!(
+                began.elapsed() < limit,
+                "not ready within race.recovery_max; see {}",
+                self.log().display()
+            );
             std::thread::sleep(READY_PAUSE);
         }
     }
@@ -325,7 +329,9 @@ impl Place {
     fn env(&self, backup: bool) -> BTreeMap<String, String> {
         let app = &self.app;
         let mut env = app.instance.env.clone();
-        let mut set = |name: &str, value: String| drop(env.entry(name.to_owned()).or_insert(value));
+        let mut set = |name: &str, value: String| {
+            env.entry(name.to_owned()).or_insert(value);
+        };
         set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
         set("HOME", self.user.dir.display().to_string());
         set("USER", self.user.name.clone());

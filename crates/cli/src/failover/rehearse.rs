@@ -51,7 +51,7 @@ impl Report {
     }
 }
 
-/// Rehearses a failover of the application; `verify` runs `instance.verify` too. `go_on` is asked now and then.
+/// Rehearses a failover of the application; `verify` runs `instance.verify` too.
 ///
 /// # Errors
 /// Another rehearsal runs (exit code 5), a race is under way (7), the node does not answer (11). An instance that does not
@@ -59,13 +59,16 @@ impl Report {
 pub fn rehearse(app: App, verify: bool, timeline: Timeline) -> anyhow::Result<Report> {
     let app = Arc::new(app);
     DirBuilder::new().recursive(true).mode(0o711).create(&app.run_dir)?;
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600);
-    let lock = lock.clone().open(app.run_dir.join("rehearse.lock"))?;
+    let path = app.run_dir.join("rehearse.lock");
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     let _lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
         .map_err(|_| fail(ExitCode::Busy, format!("another rehearsal of {} runs", app.name)))?;
     let node = Node::new(&app).with_holder(format!("rehearsal of {}", app.name));
     if node.look()?.phase != SuperPhase::None {
-        return Err(fail(ExitCode::Conflict, "a race or rehearsal is under way on these volumes; try again when it is over"));
+        return Err(fail(
+            ExitCode::Conflict,
+            "a race or rehearsal is under way on these volumes; try again when it is over",
+        ));
     }
     let place = Place::new(&app, 2, &timeline)?;
     place.stop(Down::Cut);
