@@ -89,8 +89,8 @@ pub enum OpenError {
         /// Which page.
         page: u64,
     },
-    /// A journal record passed its checksum and makes no sense.
-    #[error("journal record {sequence} is damaged")]
+    /// A journal record that was durable does not match its checksum, or makes no sense.
+    #[error("journal record {sequence} is damaged: what was promised after it would be lost")]
     Journal {
         /// Its number.
         sequence: u64,
@@ -321,10 +321,10 @@ impl Engine {
         let trusted = records.iter().map(|r| r.1.durable_sequence).fold(self.commit.durable_sequence, u64::max);
         let mut out = Out::default();
         for (position, header) in &records {
-            let body = read_record(dev, mem, &self.layout, *position, header)?.unwrap_or_default();
+            let damaged = OpenError::Journal { sequence: header.sequence };
+            let body = read_record(dev, mem, &self.layout, *position, header)?.ok_or(damaged)?;
             let confirmed = header.sequence <= trusted;
             let mut r = Reader::new(&body[HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize]);
-            let damaged = OpenError::Journal { sequence: header.sequence };
             while !r.is_empty() {
                 let change = read_change(&mut r).map_err(|_| damaged)?;
                 self.apply(change, confirmed, damaged, dev, mem, &mut out)?;
@@ -362,7 +362,31 @@ impl Engine {
             self.commit.next_sequence += 1;
             found.push((position, header));
         }
+        self.nothing_follows(dev, mem)?;
         Ok(found)
+    }
+
+    /// The journal ends where no whole record follows. A power cut tears only the newest record, so if the
+    /// superblock or a later record vouches for the one that is missing, it rotted, and with it what was promised.
+    fn nothing_follows(&self, dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<(), OpenError> {
+        let missing = self.commit.next_sequence;
+        let damaged = Err(OpenError::Journal { sequence: missing });
+        if self.commit.durable_sequence >= missing {
+            return damaged;
+        }
+        // Whatever length the missing record had, its successor begins within the largest record's length of it,
+        // or of the region's start.
+        let reach = RECORD_BYTES_MAX / BLOCK_BYTES;
+        for position in (self.commit.position..=self.commit.position + reach).chain(0..=reach) {
+            let Some(header) = peek_record(dev, mem, &self.layout, position)? else { continue };
+            if header.uuid == self.uuid
+                && header.sequence > missing
+                && read_record(dev, mem, &self.layout, position, &header)?.is_some()
+            {
+                return damaged;
+            }
+        }
+        Ok(())
     }
 
     fn apply(
