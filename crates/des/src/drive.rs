@@ -161,6 +161,12 @@ pub struct Drive {
     powered: bool,
 }
 
+impl std::fmt::Debug for Drive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Drive({:?}, {} unflushed writes, {:?})", self.durable, self.volatile.len(), self.stats)
+    }
+}
+
 impl Drive {
     /// A drive that holds `image`, durably.
     pub fn new(image: Image, timing: Timing, chance: Chance) -> Drive {
