@@ -222,15 +222,6 @@ impl Ledger {
         &self.slots[cookie as u32 as usize].data
     }
 
-    /// The length of the read that carries this cookie; 0 for any other request; None when none is on the wire.
-    pub fn expects(&self, cookie: Cookie) -> Option<u32> {
-        if cookie & REPLAY != 0 {
-            return self.replay_flying.contains(&(cookie - REPLAY)).then_some(0);
-        }
-        let slot = self.sent_slot(cookie)?;
-        Some(if let Ask::Read { len, .. } = slot.ask { len } else { 0 })
-    }
-
     fn sent_slot(&self, cookie: Cookie) -> Option<&Slot> {
         let slot = self.slots.get(cookie as u32 as usize)?;
         let sent = matches!(slot.state, State::Sent { .. });
@@ -280,8 +271,8 @@ impl Ledger {
     }
 
     /// The node answered with an errno (0 is success). Returns the kernel's request that is over with it, which the
-    /// caller answers, a read with its data. An answer to a request that is not on the wire is the node's fault: check with
-    /// [`Ledger::expects`] first.
+    /// caller answers, a read with its data. An answer to a request that is not on the wire
+    /// changes nothing.
     pub fn answered(&mut self, now: Nanos, cookie: Cookie, errno: i32, out: &mut Out) -> Option<(Unique, Ask)> {
         self.progress = now;
         if errno == libc::ESHUTDOWN {

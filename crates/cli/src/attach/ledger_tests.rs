@@ -149,7 +149,6 @@ impl World {
             self.crash(chance);
             return;
         }
-        assert!(self.ledger.expects(send.cookie).is_some());
         let unique = self.ledger.answered(self.now, send.cookie, 0, &mut self.out);
         if let Some((unique, _)) = unique {
             self.check(unique, read);

@@ -3,18 +3,20 @@
 //! Owns: connecting (blocking, with a limit) and the few bytes around each payload. Never: holds a request or a payload.
 //! Invariant: a refusal of the right to write is told apart from a node that is merely away.
 
-use super::ledger::{Ask, Cookie};
+use super::ledger::Ask;
 use super::options::NodeAddr;
+use segue_wire::nbd::Command;
+use segue_wire::nbd::client::{Client, ClientError, ClientOptions, Export, Step};
+use segue_wire::nbd::proto::{cmd_flag, flag, rep};
+use segue_wire::nbd::reply::ReplyForm;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Bytes of a request's head.
-pub const REQUEST_BYTES: usize = 28;
-/// Bytes of a reply's head.
-pub const REPLY_BYTES: usize = 16;
+/// Requests in flight on one connection at most.
+const IN_FLIGHT_MAX: u32 = 1024;
 
 /// What the server agreed to.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +33,31 @@ pub struct ExportInfo {
     pub zero: bool,
     /// A flush on one connection covers all.
     pub multi_conn: bool,
+}
+
+impl ExportInfo {
+    fn of(export: &Export) -> ExportInfo {
+        let has = |bit: u16| export.flags & bit != 0;
+        ExportInfo {
+            size_bytes: export.size_bytes,
+            read_only: has(flag::READ_ONLY),
+            flush: has(flag::SEND_FLUSH),
+            trim: has(flag::SEND_TRIM),
+            zero: has(flag::SEND_WRITE_ZEROES),
+            multi_conn: has(flag::CAN_MULTI_CONN),
+        }
+    }
+}
+
+/// An open connection, ready for requests.
+#[derive(Debug)]
+pub struct Connection {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Its protocol machine.
+    pub client: Client,
+    /// What the server agreed to.
+    pub info: ExportInfo,
 }
 
 /// Why there is no connection.
@@ -121,11 +148,27 @@ impl Target {
     ///
     /// # Errors
     /// [`LinkError`] says whether trying again makes sense.
-    pub fn connect(&self) -> Result<(OwnedFd, ExportInfo), LinkError> {
+    pub fn connect(&self) -> Result<Connection, LinkError> {
         let away = |source| LinkError::Away { node: self.node.clone(), source };
         let mut stream = self.open().map_err(away)?;
-        let info = handshake(&mut stream, &self.export).map_err(away)??;
-        Ok((stream.into_fd(), info))
+        let options = ClientOptions {
+            form: ReplyForm::Simple,
+            base_allocation: false,
+            in_flight_max: IN_FLIGHT_MAX,
+            ..ClientOptions::new(&self.export)
+        };
+        let mut client = Client::new(options);
+        match agree(&mut stream, &mut client) {
+            Ok(()) => {}
+            Err(Disagreement::System(source)) => return Err(away(source)),
+            Err(Disagreement::Protocol(ClientError::Refused { code, .. })) if code != rep::ERR_SHUTDOWN => {
+                let reason = if client.refusal().is_empty() { "it gave no reason" } else { client.refusal() };
+                return Err(LinkError::Refused { reason: reason.to_owned() });
+            }
+            Err(Disagreement::Protocol(error)) => return Err(away(io::Error::other(error))),
+        }
+        let info = ExportInfo::of(client.export().expect("agreed on an export"));
+        Ok(Connection { socket: stream.into_fd(), client, info })
     }
 }
 
@@ -138,86 +181,44 @@ impl Stream {
     }
 }
 
-fn handshake(stream: &mut Stream, export: &str) -> io::Result<Result<ExportInfo, LinkError>> {
-    let mut head = [0; 18];
-    stream.read_exact(&mut head)?;
-    if &head[..16] != b"NBDMAGICIHAVEOPT" {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut hello = Vec::new();
-    hello.extend_from_slice(&3u32.to_be_bytes());
-    hello.extend_from_slice(b"IHAVEOPT");
-    hello.extend_from_slice(&7u32.to_be_bytes());
-    hello.extend_from_slice(&(export.len() as u32 + 6).to_be_bytes());
-    hello.extend_from_slice(&(export.len() as u32).to_be_bytes());
-    hello.extend_from_slice(export.as_bytes());
-    hello.extend_from_slice(&[0, 0]);
-    stream.write_all(&hello)?;
-    let mut info = None;
+enum Disagreement {
+    System(io::Error),
+    Protocol(ClientError),
+}
+
+/// Drives the handshake to its end.
+fn agree(stream: &mut Stream, client: &mut Client) -> Result<(), Disagreement> {
+    let mut input: Vec<u8> = Vec::new();
     loop {
-        let mut head = [0; 20];
-        stream.read_exact(&mut head)?;
-        let kind = be32(&head, 12);
-        let mut body = vec![0; be32(&head, 16).min(1 << 16) as usize];
-        stream.read_exact(&mut body)?;
-        match kind {
-            3 if body.len() == 12 && body[..2] == [0, 0] => {
-                let size_bytes = u64::from_be_bytes(body[2..10].try_into().expect("eight bytes"));
-                let flags = u16::from_be_bytes([body[10], body[11]]);
-                info = Some(ExportInfo {
-                    size_bytes,
-                    read_only: flags & 2 != 0,
-                    flush: flags & 4 != 0,
-                    trim: flags & 32 != 0,
-                    zero: flags & 64 != 0,
-                    multi_conn: flags & 256 != 0,
-                });
+        let (used, step) = client.step(&input).map_err(Disagreement::Protocol)?;
+        input.drain(..used);
+        let output = client.take_output();
+        stream.write_all(&output).map_err(Disagreement::System)?;
+        match step {
+            Step::Ready => return Ok(()),
+            Step::NeedBytes => {
+                let mut buffer = [0; 4096];
+                let bytes = stream.read(&mut buffer).map_err(Disagreement::System)?;
+                if bytes == 0 {
+                    return Err(Disagreement::System(io::ErrorKind::UnexpectedEof.into()));
+                }
+                input.extend_from_slice(&buffer[..bytes]);
             }
-            3 => {}
-            1 => return info.map(Ok).ok_or(io::ErrorKind::InvalidData.into()),
-            0x8000_0007 => return Err(io::Error::other("the node is stopping")),
-            _ => {
-                let reason = String::from_utf8_lossy(&body).into_owned();
-                return Ok(Err(LinkError::Refused { reason }));
-            }
+            _ => return Err(Disagreement::Protocol(ClientError::BadOptionReply)),
         }
     }
 }
 
-fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-/// The head of a request.
-pub fn encode(cookie: Cookie, ask: Ask) -> [u8; REQUEST_BYTES] {
-    let (flags, number, offset, len) = match ask {
-        Ask::Read { offset, len } => (0, 0, offset, len),
-        Ask::Write { offset, len, fua } => (u16::from(fua), 1, offset, len),
-        Ask::Flush => (0, 3, 0, 0),
-        Ask::Discard { offset, len } => (0, 4, offset, len),
-        Ask::Zero { offset, len, no_hole } => (u16::from(no_hole) << 1, 6, offset, len),
+/// Writes the head of a request into `out`. None when too many are in flight on this connection.
+pub fn encode(client: &mut Client, ask: Ask, out: &mut [u8]) -> Option<(u64, usize)> {
+    let (command, offset, len, flags) = match ask {
+        Ask::Read { offset, len } => (Command::Read, offset, len, 0),
+        Ask::Write { offset, len, fua } => (Command::Write, offset, len, if fua { cmd_flag::FUA } else { 0 }),
+        Ask::Flush => (Command::Flush, 0, 0, 0),
+        Ask::Discard { offset, len } => (Command::Trim, offset, len, 0),
+        Ask::Zero { offset, len, no_hole } => {
+            (Command::WriteZeroes, offset, len, if no_hole { cmd_flag::NO_HOLE } else { 0 })
+        }
     };
-    encode_raw(flags, number, cookie, offset, len)
-}
-
-/// The head of the request that ends a connection in order.
-pub fn encode_disconnect() -> [u8; REQUEST_BYTES] {
-    encode_raw(0, 2, 0, 0, 0)
-}
-
-fn encode_raw(flags: u16, number: u16, cookie: Cookie, offset: u64, len: u32) -> [u8; REQUEST_BYTES] {
-    let mut head = [0; REQUEST_BYTES];
-    head[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
-    head[4..6].copy_from_slice(&flags.to_be_bytes());
-    head[6..8].copy_from_slice(&number.to_be_bytes());
-    head[8..16].copy_from_slice(&cookie.to_be_bytes());
-    head[16..24].copy_from_slice(&offset.to_be_bytes());
-    head[24..].copy_from_slice(&len.to_be_bytes());
-    head
-}
-
-/// Cookie and errno of a reply; None when it is no reply.
-pub fn decode(head: &[u8; REPLY_BYTES]) -> Option<(Cookie, i32)> {
-    let cookie = u64::from_be_bytes(head[8..].try_into().expect("eight bytes"));
-    (be32(head, 0) == 0x6744_6698).then_some((cookie, be32(head, 4) as i32))
+    client.request(command, offset, u64::from(len), flags, out)
 }

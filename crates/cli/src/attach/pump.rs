@@ -8,14 +8,17 @@
 
 use super::fuse::{self, FileShape, Request};
 use super::ledger::{Ask, Cookie, End, Ledger, Limits, Out, Unique};
-use super::link::{self, ExportInfo, LinkError, REPLY_BYTES, REQUEST_BYTES, Target};
+use super::link::{self, Connection, ExportInfo, LinkError, Target};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{MsgFlags, Shutdown, recv, sendmsg, shutdown};
+use segue_wire::nbd::client::{Client, Step};
+use segue_wire::nbd::proto::{REPLY_SIMPLE_BYTES, REQUEST_EXT_BYTES};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +53,7 @@ pub enum Command {
     /// Make everything durable; the answer is an errno.
     Flush(Sender<i32>),
     /// The connector has connections.
-    Connected(Vec<OwnedFd>, ExportInfo),
+    Connected(Vec<Connection>),
     /// The connector was refused, or could not connect yet.
     NotConnected(LinkError),
 }
@@ -97,13 +100,20 @@ impl PumpHandle {
 
 struct Outgoing {
     cookie: Cookie,
-    head: [u8; REQUEST_BYTES],
+    head: [u8; REQUEST_EXT_BYTES],
+    head_bytes: usize,
     has_data: bool,
     sent: usize,
 }
 
 struct Conn {
     socket: OwnedFd,
+    client: Client,
+    /// The ledger's cookie of each request in flight, by the client's slot.
+    cookies: Vec<Cookie>,
+    /// Data of a read that is to come, and where in the buffer data that has come lies.
+    data_bytes: Option<usize>,
+    data: Range<usize>,
     received: Vec<u8>,
     start: usize,
     end: usize,
@@ -156,7 +166,7 @@ pub struct Parts {
     /// False: a lost connection ends the attachment, because the right to write went with it.
     pub reconnects_allowed: bool,
     /// The first connections.
-    pub sockets: Vec<OwnedFd>,
+    pub links: Vec<Connection>,
 }
 
 impl Pump {
@@ -198,7 +208,7 @@ impl Pump {
             reconnects: 0,
             trouble: String::new(),
         };
-        pump.adopt(parts.sockets)?;
+        pump.adopt(parts.links)?;
         pump.ledger.link_up(0, &mut pump.out);
         Ok((pump, handle))
     }
@@ -207,12 +217,16 @@ impl Pump {
         self.began.elapsed().as_nanos() as u64
     }
 
-    fn adopt(&mut self, sockets: Vec<OwnedFd>) -> nix::Result<()> {
+    fn adopt(&mut self, links: Vec<Connection>) -> nix::Result<()> {
         self.conns.clear();
-        for (token, socket) in (TOKEN_FIRST_CONN..).zip(sockets) {
-            self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        for (token, link) in (TOKEN_FIRST_CONN..).zip(links) {
+            self.epoll.add(&link.socket, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
             self.conns.push(Some(Conn {
-                socket,
+                socket: link.socket,
+                client: link.client,
+                cookies: Vec::new(),
+                data_bytes: None,
+                data: 0..0,
                 received: vec![0; RECEIVE_BYTES],
                 start: 0,
                 end: 0,
@@ -284,12 +298,15 @@ impl Pump {
             if self.out.sends.is_empty() {
                 break;
             }
-            self.queue_sends();
+            let all = self.queue_sends();
             let now = self.now();
             for index in 0..self.conns.len() {
                 if let Err(error) = self.transmit(index) {
                     self.conn_lost(index, now, &format!("sending failed: {error}"));
                 }
+            }
+            if !all {
+                break;
             }
         }
         self.watch_fuse();
@@ -319,19 +336,30 @@ impl Pump {
         }
     }
 
-    fn queue_sends(&mut self) {
-        let live = self.conns.len();
-        for send in self.out.sends.drain(..) {
-            let has_data = matches!(send.ask, Ask::Write { .. });
-            let head = link::encode(send.cookie, send.ask);
-            self.turn = (self.turn + 1) % live.max(1);
+    /// Hands requests to the connections in turn. False: one has too many in flight; the rest waits in the list.
+    fn queue_sends(&mut self) -> bool {
+        let mut sends = std::mem::take(&mut self.out.sends).into_iter();
+        while let Some(send) = sends.next() {
+            self.turn = (self.turn + 1) % self.conns.len().max(1);
             // Without a live connection it is sent again after the next one is made.
-            if let Some(Some(conn)) =
-                self.conns.get_mut(self.turn).filter(|conn| conn.as_ref().is_some_and(|c| !c.draining))
-            {
-                conn.outgoing.push_back(Outgoing { cookie: send.cookie, head, has_data, sent: 0 });
+            let Some(Some(conn)) = self.conns.get_mut(self.turn) else { continue };
+            if conn.draining {
+                continue;
             }
+            let mut head = [0; REQUEST_EXT_BYTES];
+            let Some((mark, head_bytes)) = link::encode(&mut conn.client, send.ask, &mut head) else {
+                self.out.sends = std::iter::once(send).chain(sends).collect();
+                return false;
+            };
+            let (slot, cookie) = (Client::slot_of(mark), send.cookie);
+            if conn.cookies.len() <= slot {
+                conn.cookies.resize(slot + 1, 0);
+            }
+            conn.cookies[slot] = cookie;
+            let has_data = matches!(send.ask, Ask::Write { .. });
+            conn.outgoing.push_back(Outgoing { cookie, head, head_bytes, has_data, sent: 0 });
         }
+        true
     }
 
     /// Sends as much as the socket takes.
@@ -344,8 +372,8 @@ impl Pump {
             let sent = {
                 let mut parts: Vec<IoSlice<'_>> = Vec::with_capacity(SEND_PARTS);
                 for item in conn.outgoing.iter().take(SEND_PARTS / 2) {
-                    let head_sent = item.sent.min(REQUEST_BYTES);
-                    parts.push(IoSlice::new(&item.head[head_sent..]));
+                    let head_sent = item.sent.min(item.head_bytes);
+                    parts.push(IoSlice::new(&item.head[head_sent..item.head_bytes]));
                     if item.has_data {
                         parts.push(IoSlice::new(&self.ledger.data(item.cookie)[item.sent - head_sent..]));
                     }
@@ -361,7 +389,7 @@ impl Pump {
             let mut left = sent;
             while let Some(item) = conn.outgoing.front_mut() {
                 let data = if item.has_data { self.ledger.data(item.cookie).len() } else { 0 };
-                let rest = REQUEST_BYTES + data - item.sent;
+                let rest = item.head_bytes + data - item.sent;
                 if left < rest {
                     item.sent += left;
                     break;
@@ -405,7 +433,7 @@ impl Pump {
                 Err(Lost::Closed) => self.conn_lost(index, now, "the node closed the connection"),
                 Err(Lost::System(error)) => self.conn_lost(index, now, &format!("receiving failed: {error}")),
                 Err(Lost::Nonsense(what)) => {
-                    tracing::error!(what, "the node broke the protocol; the connection is dropped");
+                    tracing::error!(%what, "the node broke the protocol; the connection is dropped");
                     self.trouble = format!("the node broke the protocol: {what}");
                     self.out.drop_link = true;
                 }
@@ -439,36 +467,31 @@ impl Pump {
     fn take_replies(&mut self, index: usize, now: u64) -> Result<(), Lost> {
         // Taken out so that replies can be answered from the buffer while the rest of the pump is at hand.
         let Some(mut conn) = self.conns[index].take() else { return Ok(()) };
-        let outcome = loop {
-            let have = &conn.received[conn.start..conn.end];
-            let Some(head) = have.first_chunk::<REPLY_BYTES>() else { break Ok(()) };
-            let Some((cookie, errno)) = link::decode(head) else {
-                break Err(Lost::Nonsense("a reply has no magic number"));
-            };
-            let Some(expects) = self.ledger.expects(cookie) else {
-                break Err(Lost::Nonsense("a reply to nothing that was asked"));
-            };
-            if conn.outgoing.iter().any(|item| item.cookie == cookie) {
-                break Err(Lost::Nonsense("a reply to a request it has not seen whole"));
-            }
-            let payload = if errno == 0 { expects as usize } else { 0 };
-            let Some(payload) = have.get(REPLY_BYTES..REPLY_BYTES + payload) else { break Ok(()) };
-            conn.start += REPLY_BYTES + payload.len();
-            if let Some((unique, ask)) = self.ledger.answered(now, cookie, errno, &mut self.out) {
-                self.respond(unique, Some(ask), errno, payload);
+        let mut outcome = Ok(());
+        loop {
+            match conn.next_reply() {
+                Ok(Some((cookie, errno))) => {
+                    if conn.outgoing.iter().any(|item| item.cookie == cookie) {
+                        outcome = Err(Lost::Nonsense("a reply to a request it has not seen whole".to_owned()));
+                        break;
+                    }
+                    if let Some((unique, ask)) = self.ledger.answered(now, cookie, errno, &mut self.out) {
+                        self.respond(unique, Some(ask), errno, &conn.received[conn.data.clone()]);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    outcome = Err(Lost::Nonsense(error.to_string()));
+                    break;
+                }
             }
             if self.ledger.end() == Some(End::Fenced) {
                 self.trouble = "fenced: the node refused a request, because another holds the volume now".to_owned();
                 tracing::error!("{}; every request fails from here on", self.trouble);
-                break Ok(());
+                break;
             }
-        };
-        if conn.start == conn.end {
-            (conn.start, conn.end) = (0, 0);
-        } else if conn.received.len() - conn.start < REPLY_BYTES + fuse::MAX_IO_BYTES as usize {
-            conn.received.copy_within(conn.start..conn.end, 0);
-            (conn.start, conn.end) = (0, conn.end - conn.start);
         }
+        conn.compact();
         self.conns[index] = Some(conn);
         outcome
     }
@@ -513,6 +536,7 @@ impl Pump {
 
     fn all_closed(&mut self, now: u64) {
         self.conns.clear();
+        self.out.sends.clear();
         self.ledger.link_down(now);
         if self.ledger.end().is_some() {
             return;
@@ -541,7 +565,7 @@ impl Pump {
                     continue;
                 }
                 match connect_all(&target, count) {
-                    Ok((sockets, info)) => return handle.send(Command::Connected(sockets, info)),
+                    Ok(links) => return handle.send(Command::Connected(links)),
                     Err(error @ LinkError::Refused { .. }) => return handle.send(Command::NotConnected(error)),
                     Err(error) => handle.send(Command::NotConnected(error)),
                 }
@@ -555,11 +579,12 @@ impl Pump {
         }
     }
 
-    fn connected(&mut self, sockets: Vec<OwnedFd>, info: ExportInfo) {
+    fn connected(&mut self, links: Vec<Connection>) {
         self.connecting = false;
         if self.ledger.end().is_some() {
             return;
         }
+        let info: ExportInfo = links[0].info;
         if info.size_bytes < self.shape.size_bytes || (info.read_only && !self.shape.read_only) {
             self.trouble = "after the reconnect the volume is smaller or read-only".to_owned();
             tracing::error!("{}", self.trouble);
@@ -568,7 +593,7 @@ impl Pump {
         self.reconnects += 1;
         tracing::info!(reconnects = self.reconnects, "connected to the node again");
         let now = self.now();
-        match self.adopt(sockets) {
+        match self.adopt(links) {
             Ok(()) => self.ledger.link_up(now, &mut self.out),
             Err(error) => {
                 tracing::error!(%error, "cannot watch the new connection");
@@ -661,7 +686,7 @@ impl Pump {
                     self.flush_waiters.push(reply);
                     self.ledger.admit(now, OWN_FLUSH, Ask::Flush, Vec::new(), &mut self.out);
                 }
-                Command::Connected(sockets, info) => self.connected(sockets, info),
+                Command::Connected(links) => self.connected(links),
                 Command::NotConnected(error) => self.not_connected(error),
             }
         }
@@ -714,7 +739,43 @@ impl Pump {
 enum Lost {
     Closed,
     System(Errno),
-    Nonsense(&'static str),
+    Nonsense(String),
+}
+
+impl Conn {
+    /// The next request that is done, with an errno; its data, if it was a read, lies at `data` in the buffer.
+    fn next_reply(&mut self) -> Result<Option<(Cookie, i32)>, segue_wire::nbd::client::ClientError> {
+        loop {
+            if let Some(bytes) = self.data_bytes {
+                if self.end - self.start < bytes {
+                    return Ok(None);
+                }
+                self.data = self.start..self.start + bytes;
+                self.start += bytes;
+                self.data_bytes = None;
+            }
+            let (used, step) = self.client.step(&self.received[self.start..self.end])?;
+            self.start += used;
+            match step {
+                Step::Data { len, .. } => self.data_bytes = Some(len as usize),
+                Step::Done { cookie, errno } => {
+                    return Ok(Some((self.cookies[Client::slot_of(cookie)], errno.0 as i32)));
+                }
+                // Simple replies have no other steps.
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Makes room for the largest reply behind what has come.
+    fn compact(&mut self) {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.received.len() - self.start < REPLY_SIMPLE_BYTES + fuse::MAX_IO_BYTES as usize {
+            self.received.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
 }
 
 /// An error with its causes in one line.
@@ -733,11 +794,10 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 ///
 /// # Errors
 /// [`LinkError`].
-pub fn connect_all(target: &Target, count: u32) -> Result<(Vec<OwnedFd>, ExportInfo), LinkError> {
-    let (socket, info) = target.connect()?;
-    let mut sockets = vec![socket];
-    while info.multi_conn && (sockets.len() as u32) < count {
-        sockets.push(target.connect()?.0);
+pub fn connect_all(target: &Target, count: u32) -> Result<Vec<Connection>, LinkError> {
+    let mut links = vec![target.connect()?];
+    while links[0].info.multi_conn && (links.len() as u32) < count {
+        links.push(target.connect()?);
     }
-    Ok((sockets, info))
+    Ok(links)
 }
