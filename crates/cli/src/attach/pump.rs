@@ -273,13 +273,11 @@ impl Pump {
     fn leave(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
         if self.ledger.end().is_none() && !self.partitioned {
-            for conn in self.conns.iter().flatten().filter(|conn| !conn.draining && conn.outgoing.is_empty()) {
-                let head = link::encode_disconnect();
-                let _ = nix::sys::socket::send(
-                    conn.socket.as_raw_fd(),
-                    &head,
-                    MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
-                );
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            for conn in self.conns.iter_mut().flatten().filter(|conn| !conn.draining && conn.outgoing.is_empty()) {
+                let mut head = [0; REQUEST_EXT_BYTES];
+                let bytes = conn.client.disconnect(&mut head);
+                let _ = nix::sys::socket::send(conn.socket.as_raw_fd(), &head[..bytes], flags);
             }
         }
         self.ledger.finish(End::Cut, &mut self.out);
