@@ -9,8 +9,10 @@ mod chance;
 mod core;
 mod counters;
 pub mod drive;
+mod engine;
 mod io;
 mod listen;
+mod local;
 mod options;
 mod pool;
 mod runtime;
@@ -19,7 +21,9 @@ mod slab;
 pub use chance::{secret, unix_ms};
 pub use counters::{LATENCY_BUCKETS, OpClass, OpCounters, Snapshot, latency_bucket_ns_max};
 pub use drive::DriveSpec;
+pub use engine::{EngineOpenError, format_drive};
 pub use io::{IoChoice, IoMode};
+pub use local::{Local, LocalDone, LocalError, LocalOp};
 pub use options::{
     AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, OpenFailure, Opener, Options, PoolAlarm, PoolPlace,
     PoolSpec, StartError, StopError, Tls,

@@ -256,24 +256,29 @@ impl Session {
         if self.drain_bytes != 0 {
             return self.drain(input);
         }
-        let (head, (flags, number, cookie, offset, len)) = if self.replies.form() == ReplyForm::Extended {
+        let (head, raw) = if self.replies.form() == ReplyForm::Extended {
             let Some(head) = input.first_chunk() else { return Ok((0, Step::NeedBytes)) };
-            (REQUEST_EXT_BYTES, decode_request_ext(head).ok_or_else(|| self.fail(SessionError::BadRequestMagic))?)
+            (REQUEST_EXT_BYTES, decode_request_ext(head))
         } else {
             let Some(head) = input.first_chunk() else { return Ok((0, Step::NeedBytes)) };
-            (REQUEST_BYTES, decode_request(head).ok_or_else(|| self.fail(SessionError::BadRequestMagic))?)
+            (REQUEST_BYTES, decode_request(head))
         };
-        let request = Request { cookie, offset, len, command: Command::from_wire(number), flags };
+        let Some((flags, number, cookie, offset, len)) = raw else {
+            return Err(self.fail(SessionError::BadRequestMagic));
+        };
         let in_range = offset <= self.size_bytes && len <= self.size_bytes - offset;
-        let tidy = (offset | len) & (BLOCK_MIN_BYTES as u64 - 1) == 0 && len != 0 && len <= PAYLOAD_MAX_BYTES as u64;
+        let tidy = (offset | len) & (BLOCK_MIN_BYTES as u64 - 1) == 0 && len.wrapping_sub(1) < PAYLOAD_MAX_BYTES as u64;
+        // Plain reads and writes end here. The request is built at its place: a detour over the stack costs more
+        // than the checks.
         if in_range && tidy && flags & !cmd_flag::FUA == 0 {
-            match request.command {
-                Command::Read => return Ok((head, Step::Request(request))),
-                Command::Write if !self.read_only => return Ok((head, Step::Write(request))),
-                _ => {}
+            if number == Command::Read as u16 {
+                return Ok((head, Step::Request(Request { cookie, offset, len, command: Command::Read, flags })));
+            }
+            if number == Command::Write as u16 && !self.read_only {
+                return Ok((head, Step::Write(Request { cookie, offset, len, command: Command::Write, flags })));
             }
         }
-        Ok((head, self.admit(request, number)?))
+        self.admit(head, flags, number, cookie, offset, len)
     }
 
     /// Bytes of the handshake to send. Empty, and free, in the transmission phase.
@@ -323,12 +328,22 @@ impl Session {
         Ok((used as usize + more, step))
     }
 
-    /// The whole check, for all that is not a plain read or write.
-    fn admit(&mut self, mut request: Request, number: u16) -> Result<Step, SessionError> {
+    /// The whole check, for all that is not a plain read or write. Takes numbers, which travel in registers.
+    #[inline(never)]
+    fn admit(
+        &mut self,
+        head: usize,
+        flags: u16,
+        number: u16,
+        cookie: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<(usize, Step), SessionError> {
         if number == CMD_DISC {
             self.phase = Phase::Ended;
-            return Ok(Step::Disconnect);
+            return Ok((head, Step::Disconnect));
         }
+        let mut request = Request { cookie, offset, len, command: Command::from_wire(number), flags };
         let extended = self.replies.form() == ReplyForm::Extended;
         let write = request.command == Command::Write;
         let announced = extended && request.flags & cmd_flag::PAYLOAD_LEN != 0;
@@ -338,12 +353,12 @@ impl Session {
             request.flags &= !cmd_flag::PAYLOAD_LEN;
         }
         match self.refuse(&request) {
-            None if write => Ok(Step::Write(request)),
-            None => Ok(Step::Request(request)),
+            None if write => Ok((head, Step::Write(request))),
+            None => Ok((head, Step::Request(request))),
             Some(_) if payload > DRAIN_MAX_BYTES => Err(self.fail(SessionError::PayloadTooLarge(payload))),
             Some(errno) => {
                 self.drain_bytes = payload;
-                Ok(Step::Reject { request, errno })
+                Ok((head, Step::Reject { request, errno }))
             }
         }
     }
