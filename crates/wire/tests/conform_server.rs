@@ -359,3 +359,16 @@ fn conform_bad_greetings() {
     let vast = hex("00000003 49484156454f5054 00000063 ffffffff");
     assert_eq!(session.step(&vast), Err(SessionError::HandshakeTooLong));
 }
+
+#[test]
+fn conform_contexts_hold_for_their_own_export_only() {
+    for (name, refused) in [("64", false), ("65", true)] {
+        let mut session = Session::new(TlsPolicy::Off);
+        feed(&mut session, "00000003 49484156454f5054 00000008 00000000");
+        feed_len(&mut session, SET_META);
+        feed(&mut session, &format!("49484156454f5054 00000007 00000007 00000001 {name} 0000"));
+        session.export_ready(Ok(ExportInfo::new(1 << 20)));
+        let step = feed(&mut session, "25609513 0000 0007 0000000000000001 0000000000000000 00010000");
+        assert_eq!(matches!(step, Step::Reject { errno: Errno::INVAL, .. }), refused, "{step:?}");
+    }
+}
