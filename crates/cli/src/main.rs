@@ -7,6 +7,7 @@
 //! declare it with `mod`, and add one line to `nouns!`.
 
 mod attach;
+mod bench;
 mod client;
 mod cmd;
 mod drill;
@@ -80,6 +81,8 @@ nouns! {
     Failover => failover;
     /// A database load that keeps a ledger of every acknowledged commit, and verifies it.
     Load => drill::load_cmd;
+    /// Measurements against limits and peers.
+    Bench => bench;
     /// The node's configuration file.
     Config => cmd::config;
     /// Write shell completions to stdout.

@@ -14,7 +14,7 @@ use segue_volume::op::{
     AdminError, AdminOp, AdminReply, Alarm, AttachId, Event, MAX_REQUEST_BYTES, Op, Tag, Ticket, aligned_span,
 };
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The local driver could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -247,12 +247,32 @@ impl Local {
         Ok(())
     }
 
+    /// The region for buffers of operations given with [`Local::submit`].
+    pub fn mem(&mut self) -> &mut Mem {
+        &mut self.mem
+    }
+
+    /// Gives the engine one operation and does not wait; [`Local::wait`] tells its end under `index`. `free` is given
+    /// back at its end: the operation's own buffer, or [`Buf::EMPTY`] when the caller goes on using it.
+    pub fn submit(&mut self, attach: AttachId, index: usize, op: Op, free: Buf) {
+        self.give(attach, index, op, free);
+    }
+
+    /// Waits until something ends, at most `limit`, and appends what did to `ends`. May append nothing.
+    pub fn wait(&mut self, limit: Option<Duration>, ends: &mut Vec<LocalDone>) {
+        let before = ends.len();
+        self.collect(ends);
+        if ends.len() == before {
+            self.turn_within(limit, ends);
+        }
+    }
+
     fn one(&mut self, attach: AttachId, op: Op) -> Result<(), IoStatus> {
         let buf = match op {
             Op::Read { buf, .. } | Op::Write { buf, .. } => buf,
             _ => Buf::EMPTY,
         };
-        self.submit(attach, 0, op, Buf::EMPTY);
+        self.give(attach, 0, op, Buf::EMPTY);
         let mut ends = Vec::with_capacity(1);
         while ends.is_empty() {
             self.collect(&mut ends);
@@ -289,10 +309,10 @@ impl Local {
                 (Op::WriteZeroes { offset, len, no_hole: false, fua: false }, Buf::EMPTY)
             }
         };
-        self.submit(attach, index, op, buf);
+        self.give(attach, index, op, buf);
     }
 
-    fn submit(&mut self, attach: AttachId, index: usize, op: Op, buf: Buf) {
+    fn give(&mut self, attach: AttachId, index: usize, op: Op, buf: Buf) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -313,14 +333,20 @@ impl Local {
 
     /// Waits for the drive or the engine's own time, and collects what ended.
     fn turn(&mut self, ends: &mut Vec<LocalDone>) {
+        self.turn_within(None, ends);
+    }
+
+    fn turn_within(&mut self, limit: Option<Duration>, ends: &mut Vec<LocalDone>) {
         let host = self.host.as_mut().expect("the pool is open");
         let now = self.started.elapsed().as_nanos() as Nanos + 1;
-        let wait_ns = match host.out.wake_at {
-            Some(at) => Some(at.saturating_sub(now)),
-            None => {
+        let limit_ns = limit.map(|limit| limit.as_nanos() as u64);
+        let wait_ns = match (host.out.wake_at.map(|at| at.saturating_sub(now)), limit_ns) {
+            (Some(engine), Some(limit)) => Some(engine.min(limit)),
+            (None, None) => {
                 assert!(host.ios_in_flight > 0, "the engine waits for nothing");
                 None
             }
+            (engine, limit) => engine.or(limit),
         };
         if host.ios_in_flight > 0 || wait_ns != Some(0) {
             self.io.turn(wait_ns, &mut self.done).expect("the kernel takes the wait");

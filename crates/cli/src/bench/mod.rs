@@ -1,0 +1,53 @@
+//! `segue bench`: measurements against limits and peers, in one interleaved run.
+//!
+//! Owns: the benches and their JSON (`segue.bench.NAME.v1`). Never: compares with numbers of another run.
+//! Invariant: what is compared alternates within each round, and is reported as medians with intervals.
+
+mod cow;
+mod disk;
+mod fio;
+mod idle;
+mod open;
+mod peers;
+mod pool;
+mod process;
+mod replay;
+mod sparse;
+mod stats;
+mod superpose;
+mod trace;
+
+use crate::Global;
+use crate::exit::ExitCode;
+
+/// Arguments of `segue bench`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Bench {
+    /// Super and collapse at 1 GiB and 1 TiB; write latency of a child against a regular volume and copy-on-write.
+    Super(superpose::Args),
+    /// A recovery's block trace on a regular volume, a super child, and copy-on-write at 64 KiB.
+    Replay(replay::Args),
+    /// The NBD server against nbdkit and qemu-storage-daemon: 4 KiB random I/O on memory.
+    NbdPeers(peers::Args),
+    /// CPU and memory of a node that nobody uses.
+    Idle(idle::Args),
+    /// Opening a pool of which a tebibyte is mapped, and its memory.
+    Open(open::Args),
+}
+
+/// Runs a bench.
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    match args.bench {
+        Bench::Super(args) => superpose::run(&args, global),
+        Bench::Replay(args) => replay::run(&args, global),
+        Bench::NbdPeers(args) => peers::run(&args, global),
+        Bench::Idle(args) => idle::run(&args, global),
+        Bench::Open(args) => open::run(&args, global),
+    }
+}
