@@ -87,6 +87,9 @@ impl Engine {
     /// Whether the request may go on: its attachment, its range, the pool's state.
     fn admit(&mut self, op: u32, request: Op) -> Result<(LayerId, u64), IoStatus> {
         let bound = self.bind(self.ops[op].attach)?;
+        if self.closing {
+            return Err(IoStatus::Fenced);
+        }
         let (offset, len, changes) = match request {
             Op::Read { offset, len, .. } => (offset, u64::from(len), false),
             Op::Write { offset, len, .. } => (offset, u64::from(len), true),
@@ -292,7 +295,11 @@ impl Engine {
         out: &mut Out,
     ) -> Result<(), Halt> {
         if self.alloc.free() < count + self.reserve_blocks {
-            return self.no_space(op, out);
+            // In a full pool an overwrite still goes on, out of what is kept back: it gives back as much as it takes.
+            let enough = self.alloc.free() >= count + self.reserve_blocks - self.overwrite_blocks;
+            if !enough || !self.overwrites(op, first, count, mem, out)? {
+                return self.no_space(op, out);
+            }
         }
         let generation = self.next_generation;
         self.next_generation += 1;
@@ -312,6 +319,23 @@ impl Engine {
         let slot = &mut self.ops[op];
         (slot.cursor, slot.count, slot.done, slot.ios, slot.stage) = (first, count as u32, 0, writes, Stage::Writing);
         Ok(())
+    }
+
+    /// True when each of these blocks is held by the layer that the write goes to.
+    fn overwrites(&mut self, op: u32, first: u64, count: u64, mem: &mut Mem, out: &mut Out) -> Result<bool, Halt> {
+        let Ok(bound) = self.bind(self.ops[op].attach) else { return Ok(false) };
+        self.log.room(256).inspect_err(|_| self.commit.want())?;
+        for block in first..first + count {
+            let layer = self.target_layer(bound.head, block / FANOUT, mem, out)?;
+            let held = match self.look_leaf(layer, block / FANOUT, mem, out)? {
+                Look::Page(slot) => Entry::get(mem.get(self.cache.slot(slot).buf), block % FANOUT).is_pointer(),
+                _ => false,
+            };
+            if !held {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The pool is full: wait if space is on its way, else fail.

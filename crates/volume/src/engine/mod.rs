@@ -31,7 +31,7 @@ use crate::layout::Layout;
 use crate::mem::{Buf, Mem};
 use crate::op::{Alarm, AlarmKind, Event, IoKind, Out, Reply, Tag};
 use segue_types::{IoStatus, Nanos};
-use slots::{IoUse, Ios, OpSlot, Ops, Stage, Work};
+use slots::{IoUse, Ios, Ops, Stage, Work};
 use std::collections::VecDeque;
 
 /// Why an operation cannot go on now.
@@ -79,8 +79,9 @@ pub struct Engine {
     next_generation: u64,
     /// Most dirty map pages before changes wait for a checkpoint.
     dirty_max: usize,
-    /// Blocks kept back for map pages.
+    /// Blocks kept back for map pages and overwrites, and the part of them for overwrites.
     reserve_blocks: u64,
+    overwrite_blocks: u64,
     poisoned: Option<i32>,
     closing: bool,
     replaying: bool,
@@ -98,7 +99,7 @@ impl Engine {
         match event {
             Event::Request { tag, attach, op } => {
                 self.attach_request_begins(attach);
-                let slot = self.ops.take(OpSlot::client(tag, attach, op));
+                let slot = self.ops.take_client(tag, attach, op);
                 self.run(slot, mem, out);
             }
             Event::Admin { tag, op } => self.admin_queue.push_back((tag, op)),

@@ -9,7 +9,7 @@ use super::commit::{Commit, Log};
 use super::data::BLOCK;
 use super::punch::ZERO_RUN_BLOCKS;
 use super::scrub::{SCRUB_BLOCKS, Scrub};
-use super::slots::{Ios, Ops};
+use super::slots::{Ios, OP_BLOCKS_MAX, Ops};
 use super::space::Space;
 use super::{Engine, Halt};
 use crate::alloc::Alloc;
@@ -234,6 +234,7 @@ impl Engine {
         let pages = (options.cache_bytes / BLOCK_BYTES).max(sb.cache_pages).max(CACHE_PAGES_MIN as u64) as usize;
         let data_blocks = sb.layout.blocks - sb.layout.data_start();
         let dirty_max = (pages * 2 / 5).min(8192).min((data_blocks / 32) as usize).max(24);
+        let overwrite_blocks = (data_blocks / 32).clamp(2 * OP_BLOCKS_MAX as u64, 4096);
         let cache = Cache::new(pages, mem).ok_or(OpenError::Memory)?;
         let mut ops = Ops::new(1024);
         let record = mem.alloc(RECORD_BYTES_MAX as usize).ok_or(OpenError::Memory)?;
@@ -268,7 +269,8 @@ impl Engine {
             zeroes,
             next_generation: next_generation + GENERATION_SKIP,
             dirty_max,
-            reserve_blocks: 2 * dirty_max as u64 + GROUP_MAX as u64,
+            reserve_blocks: 2 * dirty_max as u64 + GROUP_MAX as u64 + overwrite_blocks,
+            overwrite_blocks,
             poisoned: None,
             closing: false,
             replaying: true,

@@ -139,6 +139,19 @@ impl Ops {
         }
     }
 
+    /// A slot for a client's operation. The entries of its last use stay: copying a kilobyte of them for each
+    /// request would cost as much as the request itself.
+    pub(crate) fn take_client(&mut self, tag: Tag, attach: AttachId, op: Op) -> u32 {
+        let Some(number) = self.free.pop() else { return self.take(OpSlot::client(tag, attach, op)) };
+        let slot = &mut self.slots[number as usize];
+        (slot.work, slot.tag, slot.attach, slot.op, slot.stage) = (Work::Client, tag, attach, op, Stage::Start);
+        (slot.next, slot.mutator, slot.ios, slot.errno, slot.era) = (NIL, NIL, 0, 0, 0);
+        (slot.first, slot.end, slot.cursor, slot.punched) = (0, 0, 0, 0);
+        (slot.edges, slot.edge, slot.edges_done) = (0, 0, false);
+        (slot.count, slot.done, slot.scratch) = (0, 0, [Buf::EMPTY; 2]);
+        number
+    }
+
     pub(crate) fn give_back(&mut self, number: u32) {
         self.free.push(number);
     }
