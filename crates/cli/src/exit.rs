@@ -48,6 +48,32 @@ pub enum ExitCode {
 pub const HELP: &str = "Exit codes: 0 yes, 1 honest no, 2 misuse, 3 not found, 4 exists, 5 busy, 6 denied, 7 conflict, \
 8 fenced, 9 no space, 10 drive or file failed, 11 no node answers, 12 timed out, 13 unsupported here, 14 internal";
 
+impl ExitCode {
+    /// All codes, by number.
+    const ALL: [ExitCode; 15] = [
+        ExitCode::Yes,
+        ExitCode::No,
+        ExitCode::Misuse,
+        ExitCode::NotFound,
+        ExitCode::Exists,
+        ExitCode::Busy,
+        ExitCode::Denied,
+        ExitCode::Conflict,
+        ExitCode::Fenced,
+        ExitCode::NoSpace,
+        ExitCode::Io,
+        ExitCode::Unreachable,
+        ExitCode::TimedOut,
+        ExitCode::Unsupported,
+        ExitCode::Internal,
+    ];
+
+    /// The code of a number, as another `segue` ended with it.
+    pub fn from_number(number: u8) -> Option<ExitCode> {
+        ExitCode::ALL.get(number as usize).copied()
+    }
+}
+
 impl From<ExitCode> for std::process::ExitCode {
     fn from(code: ExitCode) -> Self {
         (code as u8).into()
@@ -126,4 +152,18 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
         eprintln!("segue: {message}");
     }
     code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_round_trip_and_the_help_lists_them() {
+        for (number, code) in ExitCode::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, number);
+            assert!(HELP.contains(&format!(" {number} ")), "{number}");
+        }
+        assert_eq!(ExitCode::from_number(15), None);
+    }
 }

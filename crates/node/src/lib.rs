@@ -6,10 +6,12 @@
 pub mod admin;
 pub mod client;
 pub mod config;
+mod cores;
+pub mod daemon;
 pub mod events;
 pub mod log;
-mod metrics;
+pub mod metrics;
 pub mod notify;
 pub mod port;
-pub mod random;
+mod sockets;
 pub mod tls;

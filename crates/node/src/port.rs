@@ -3,14 +3,12 @@
 //! Owns: the names of pools and the hand-over of operations. Never: blocks the async thread.
 //! Invariant: every question is answered, if only with "the core has stopped".
 
+use segue_runtime::{CallError, Runtime};
 use segue_volume::op::{AdminError, AdminOp, AdminReply};
 use tokio::sync::oneshot;
 
 /// What an engine says to an admin operation.
 pub type Answer = Result<AdminReply, AdminError>;
-
-/// Carries an answer back to who asked; called at most once, from any thread.
-pub type Reply = Box<dyn FnOnce(Answer) + Send>;
 
 /// The core that owned the pool is gone: the node is stopping or its thread died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -21,13 +19,13 @@ pub struct CoreGone;
 pub struct Port {
     name: String,
     drive: String,
-    send: Box<dyn Fn(AdminOp, Reply) + Send + Sync>,
+    runtime: Runtime,
 }
 
 impl Port {
-    /// A pool named `name` on `drive`; `send` hands an operation to its core and never blocks.
-    pub fn new(name: String, drive: String, send: impl Fn(AdminOp, Reply) + Send + Sync + 'static) -> Port {
-        Port { name, drive, send: Box::new(send) }
+    /// The pool named `name` of the runtime, on `drive`.
+    pub fn new(name: String, drive: String, runtime: Runtime) -> Port {
+        Port { name, drive, runtime }
     }
 
     /// The pool's name.
@@ -40,14 +38,17 @@ impl Port {
         &self.drive
     }
 
-    /// Asks the engine. Cancel-safe in the sense that the operation happens whether or not anybody waits.
+    /// Asks the engine. The operation happens even if nobody waits for its answer any more.
     ///
     /// # Errors
     /// [`CoreGone`]: whether the operation happened is not known.
     pub async fn ask(&self, op: AdminOp) -> Result<Answer, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        // Nobody waiting any more is fine: the operation was asked for and is done all the same.
-        (self.send)(op, Box::new(move |answer| drop(tx.send(answer))));
-        rx.await.map_err(|_| CoreGone)
+        self.runtime.admin(&self.name, op, move |answer| drop(tx.send(answer))).map_err(|_| CoreGone)?;
+        match rx.await {
+            Ok(Ok(reply)) => Ok(Ok(reply)),
+            Ok(Err(CallError::Refused(error))) => Ok(Err(error)),
+            Ok(Err(CallError::NoPool | CallError::Stopped)) | Err(_) => Err(CoreGone),
+        }
     }
 }

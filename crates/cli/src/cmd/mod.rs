@@ -7,6 +7,8 @@ pub mod completions;
 pub mod config;
 pub mod lease;
 pub mod node;
+mod offline;
 pub mod pool;
+mod start;
 pub mod supers;
 pub mod volume;

@@ -21,6 +21,8 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
+    /// Start the node and return when it serves; with --foreground stay and log to stderr.
+    Start(super::start::Args),
     /// Show what the node says of itself. Exit code 11 when none answers.
     Status,
     /// Stop the node in order: requests are finished and pools checkpointed. Returns when the process has ended.
@@ -41,6 +43,7 @@ enum Verb {
 /// Those of the admin API and of the start.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     match args.verb {
+        Verb::Start(args) => return super::start::run(args, global),
         Verb::Status => status(global, &global.client().node()?),
         Verb::Stop { wait } => stop(global, Duration::from_secs(wait))?,
         Verb::Events => events(global)?,

@@ -1,4 +1,4 @@
-//! `segue pool`: list, show, scrub, checkpoint.
+//! `segue pool`: format, check, list, show, scrub, checkpoint.
 //!
 //! Owns: arguments and output of the noun. Never: opens a pool that a node has open; the drive's lock sees to it.
 //! Invariant: damage found is exit code 1, never 0.
@@ -22,6 +22,10 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
+    /// Make an empty pool on a block device or file. Works without a node.
+    Format(super::offline::Format),
+    /// Check the metadata of a pool that no node has open. Exit code 1 when something is wrong.
+    Check(super::offline::Check),
     /// List the node's pools.
     List,
     /// Show one pool.
@@ -51,6 +55,8 @@ enum Verb {
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let client = || global.client();
     match args.verb {
+        Verb::Format(args) => return super::offline::format(&args, global),
+        Verb::Check(args) => return super::offline::check(&args, global),
         Verb::List => list(global, &client().pools()?),
         Verb::Show { name } => show(global, &client().pool(&name)?),
         Verb::Checkpoint { name } => {

@@ -30,7 +30,7 @@ impl Refusal {
             AdminError::Exists => (ApiErrorKind::Exists, "; choose another"),
             AdminError::Invalid(_) => (ApiErrorKind::Invalid, ""),
             AdminError::Busy(holder) => {
-                let s = crate::events::unix_ms().saturating_sub(holder.since_unix_ms) / 1000;
+                let s = segue_runtime::unix_ms().saturating_sub(holder.since_unix_ms) / 1000;
                 let message = format!(
                     "{subject}: held by {} for {s} s (since {} ms of Unix time); wait until it is released, \
                      or take it away with `segue lease break`",

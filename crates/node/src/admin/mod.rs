@@ -29,8 +29,10 @@ use utoipa_axum::routes;
 pub struct Api {
     /// The pools; the first is the default.
     pub pools: Vec<Port>,
-    /// The memory of alarms.
-    pub events: Arc<Events>,
+    /// The memory of alarms; what the runtime has new is taken in when somebody looks.
+    pub events: Events,
+    /// The cores, to take alarms from.
+    pub runtime: segue_runtime::Runtime,
     /// The fixed part of what the node says of itself.
     pub info: NodeInfo,
     /// When it began.
@@ -39,6 +41,8 @@ pub struct Api {
     pub stop: watch::Sender<bool>,
     /// Held while a name is chosen, so that names stay unique across pools.
     pub naming: tokio::sync::Mutex<()>,
+    /// Counters of the cores, read at each scrape.
+    pub counters: crate::metrics::Counters,
 }
 
 type Shared = axum::extract::State<Arc<Api>>;
@@ -101,6 +105,15 @@ impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> 
 }
 
 impl Api {
+    /// All alarms that are kept, oldest first.
+    fn alarms(&self) -> Vec<segue_types::api::IntegrityEvent> {
+        for raised in self.runtime.take_alarms() {
+            let drive = self.pools.iter().find(|p| p.name() == raised.pool).map_or("", Port::drive);
+            self.events.keep(drive, &raised);
+        }
+        self.events.all()
+    }
+
     fn pool(&self, name: &str) -> Result<&Port, Refusal> {
         let pool = self.pools.iter().find(|p| p.name() == name);
         pool.ok_or_else(|| {

@@ -25,7 +25,7 @@ pub async fn stop(state: Shared) -> Json<()> {
 /// Things a person must look at, oldest first; the newest 1024 are kept.
 #[utoipa::path(get, path = "/v1/events", responses((status = 200, body = Vec<IntegrityEvent>)))]
 pub async fn events(state: Shared) -> Outcome<Vec<IntegrityEvent>> {
-    Ok(Json(state.events.all()))
+    Ok(Json(state.alarms()))
 }
 
 /// The metrics, in OpenMetrics text.

@@ -6,16 +6,20 @@
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 /// How long a client may take to finish TLS or to send its request's head.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a failed accept (out of file descriptors), so that it does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long answers that were begun before a stop may take.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Where the API listens.
 pub enum Listener {
@@ -25,35 +29,46 @@ pub enum Listener {
     Tls(TcpListener, TlsAcceptor),
 }
 
-/// Serves until `stop` turns true, then finishes no further than the answers already begun.
+/// Serves until `stop` turns true, then lets the answers already begun go out, for a bounded time.
 pub async fn serve(listener: Listener, router: Router, mut stop: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            failed = accept_one(&listener, &router) => {
+            failed = accept_one(&listener, &router, &stop, &mut connections) => {
                 if let Err(error) = failed {
                     tracing::warn!(%error, "the admin API could not accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
+            Some(_) = connections.join_next() => {}
             // A dropped sender means that the node is gone: stop as well.
-            _ = stop.wait_for(|stop| *stop) => return,
+            _ = stop.wait_for(|stop| *stop) => break,
         }
+    }
+    let all_gone = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST_ANSWERS, all_gone).await.is_err() {
+        tracing::warn!("admin connections were cut: they did not end in time");
     }
 }
 
-async fn accept_one(listener: &Listener, router: &Router) -> std::io::Result<()> {
-    let router = router.clone();
+async fn accept_one(
+    listener: &Listener,
+    router: &Router,
+    stop: &watch::Receiver<bool>,
+    connections: &mut JoinSet<()>,
+) -> std::io::Result<()> {
+    let (router, stop) = (router.clone(), stop.clone());
     match listener {
         Listener::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
-            tokio::spawn(http(stream, router));
+            connections.spawn(http(stream, router, stop));
         }
         Listener::Tls(listener, acceptor) => {
             let (stream, peer) = listener.accept().await?;
             let handshake = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
-            tokio::spawn(async move {
+            connections.spawn(async move {
                 match handshake.await {
-                    Ok(Ok(stream)) => http(stream, router).await,
+                    Ok(Ok(stream)) => http(stream, router, stop).await,
                     Ok(Err(error)) => tracing::warn!(%peer, %error, "admin client refused in TLS"),
                     Err(_) => tracing::warn!(%peer, "admin client did not finish TLS in time"),
                 }
@@ -63,10 +78,17 @@ async fn accept_one(listener: &Listener, router: &Router) -> std::io::Result<()>
     Ok(())
 }
 
-async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, router: Router) {
+async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, router: Router, mut stop: watch::Receiver<bool>) {
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    let served = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        _ = stop.wait_for(|stop| *stop) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
     if let Err(error) = served {
         tracing::debug!(%error, "an admin connection ended badly");
     }

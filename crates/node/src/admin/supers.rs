@@ -5,10 +5,9 @@
 
 use super::errors::{Outcome, Refusal};
 use super::{Body, Shared, about, done};
-use crate::events::unix_ms;
-use crate::random::lease_id;
 use axum::Json;
 use axum::extract::Path;
+use segue_runtime::{secret, unix_ms};
 use segue_types::api::{
     AcquireLease, ApiError, ApiErrorKind, CollapseOutcome, CollapseReply, LeaseGrant, SuperGrant, SuperRef,
     SuperRequest,
@@ -28,7 +27,7 @@ pub async fn acquire(
 ) -> Outcome<LeaseGrant> {
     check_holder(&request.holder)?;
     let pool = state.pool_of(&name).await?;
-    let lease = lease_id();
+    let lease = LeaseId(secret());
     let holder = request.holder;
     let op = AdminOp::Acquire { name: name.clone(), lease, holder: holder.clone(), now_unix_ms: unix_ms() };
     let AdminReply::Leased { epoch } = about(&name, pool.ask(op).await?)? else { return Err(Refusal::shape()) };
@@ -69,7 +68,7 @@ pub async fn superpose(state: Shared, Body(request): Body<SuperRequest>) -> Outc
             return Err(Refusal::new(ApiErrorKind::Invalid, message));
         }
     }
-    let leases: Vec<LeaseId> = request.volumes.iter().map(|_| lease_id()).collect();
+    let leases: Vec<LeaseId> = request.volumes.iter().map(|_| LeaseId(secret())).collect();
     let op = AdminOp::Super {
         names: request.volumes.clone(),
         child_leases: leases.clone(),

@@ -207,7 +207,7 @@ impl Config {
     }
 
     fn judge(toml: NodeToml) -> Result<Config, ConfigError> {
-        range("io_memory", toml.io_memory.0, 8 << 20, 4 << 30)?;
+        range("io_memory", toml.io_memory.0, 32 << 20, 16 << 30)?;
         let nbd = judge_listen(&toml.nbd.listen, toml.tls.is_some() || toml.nbd.allow_plaintext)?;
         let admin_tls = toml.admin_tls.as_ref().map(|a| {
             let listen = a.listen.parse().map_err(|_| ConfigError::AdminAddress { text: a.listen.clone() })?;
@@ -271,7 +271,7 @@ fn judge_pools(pools: &[PoolToml]) -> Result<Vec<PoolConfig>, ConfigError> {
             }
             _ => return Err(ConfigError::PoolBacking { pool: name }),
         };
-        range("cache", pool.cache.0, 1 << 20, 64 << 30)?;
+        range("cache", pool.cache.0, 4 << 20, 64 << 30)?;
         if all.iter().any(|p| p.name == name) {
             return Err(ConfigError::PoolTwice { what: name });
         }

@@ -141,8 +141,8 @@ section! {
         #[form("auto | io_uring | poll", "auto")]
         #[serde(default = "default_io_engine")]
         io_engine: IoEngine,
-        /// I/O memory of each core: buffers of requests in flight. Range 8MiB to 4GiB. Only what is used is resident.
-        #[form("size", "64MiB")]
+        /// I/O memory of each core: buffers of requests in flight. Range 32MiB to 16GiB. Only what is used is resident.
+        #[form("size", "128MiB")]
         #[serde(default = "default_io_memory")]
         io_memory: Size,
         /// How long an orderly stop waits for requests in flight before it cuts the connections.
@@ -204,7 +204,7 @@ section! {
 
 section! {
     "[tls]",
-    /// Certificates for NBD over TLS (TLS 1.2 and 1.3). With this table clients on TCP must start TLS; unix sockets stay as they are.
+    /// Certificates for NBD over TLS (TLS 1.2 and 1.3). With this table clients on TCP must start TLS; on unix sockets they may.
     struct TlsToml {
         /// PEM file with the server's certificate and its chain.
         #[form("path", "required")]
@@ -253,7 +253,7 @@ section! {
         #[form("size", "none")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_bytes: Option<Size>,
-        /// Cap of the cache of map pages. Range 1MiB to 64GiB. Each TiB of data whose map shall stay cached needs about 2 GiB.
+        /// Cap of the cache of map pages. Range 4MiB to 64GiB.
         #[form("size", "16MiB")]
         #[serde(default = "default_cache")]
         cache: Size,
@@ -269,7 +269,7 @@ fn default_io_engine() -> IoEngine {
 }
 
 fn default_io_memory() -> Size {
-    Size(64 << 20)
+    Size(128 << 20)
 }
 
 fn default_stop_wait() -> Span {

@@ -1,0 +1,227 @@
+//! From the configuration to running cores: pools opened, sockets listening, and the way back.
+//!
+//! Owns: the runtime of the node and the translation of its settings and errors. Never: touches the data path.
+//! Invariant: either every pool and every address of the configuration is served, or nothing is.
+
+use crate::config::{Backing, Config, IoEngine, Listen, PoolConfig};
+use crate::daemon::DaemonErrorKind;
+use crate::port::Port;
+use segue_runtime::drive::DriveOpenError;
+use segue_runtime::{
+    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Machine, OpenFailure, Opener, Options, PoolSpec,
+    Runtime, Snapshot, StartError, StopError, Tls,
+};
+use segue_volume::engine::{Engine, EngineOptions, FormatOptions};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why the cores do not serve, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum CoresError {
+    /// The cores cannot start.
+    #[error("the cores cannot start")]
+    Start(#[from] StartError),
+    /// io_uring is demanded and refused.
+    #[error("io_engine is io_uring, but the kernel refuses it ({note}); allow it, or set io_engine = \"auto\"")]
+    NoUring {
+        /// What the kernel said.
+        note: String,
+    },
+    /// A pool cannot be opened.
+    #[error("pool {pool:?} cannot be opened{hint}")]
+    Pool {
+        /// The pool.
+        pool: String,
+        /// What to do about it.
+        hint: &'static str,
+        /// Why.
+        #[source]
+        source: AddPoolError,
+    },
+    /// The directory of a unix socket cannot be made.
+    #[error("cannot make the directory of the socket {path}")]
+    Directory {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// An address cannot be listened on.
+    #[error("NBD cannot be served")]
+    Listen(#[from] ListenError),
+    /// The cores did not end well.
+    #[error("the node did not end in order")]
+    Stop(#[from] StopError),
+}
+
+impl CoresError {
+    /// What the caller should do.
+    pub fn kind(&self) -> DaemonErrorKind {
+        match self {
+            CoresError::Start(_) | CoresError::NoUring { .. } => DaemonErrorKind::Unsupported,
+            CoresError::Pool { source: AddPoolError::Drive(DriveOpenError::InUse { .. }), .. } => DaemonErrorKind::Busy,
+            CoresError::Pool { .. } | CoresError::Stop(_) => DaemonErrorKind::Drive,
+            CoresError::Directory { .. } | CoresError::Listen(_) => DaemonErrorKind::Config,
+        }
+    }
+}
+
+/// The running cores of a node.
+pub struct Cores {
+    runtime: Runtime,
+    addresses: Vec<ListenAddr>,
+}
+
+impl Cores {
+    /// Starts the cores, opens every pool and listens on every address.
+    ///
+    /// # Errors
+    /// [`CoresError`]; what was opened is closed again.
+    pub fn start(config: &Config, tls: Option<Arc<rustls::ServerConfig>>) -> Result<(Cores, Vec<Port>), CoresError> {
+        let runtime = Runtime::start(options(config))?;
+        let mut cores = Cores { runtime, addresses: Vec::new() };
+        match cores.open(config, tls) {
+            Ok(ports) => Ok((cores, ports)),
+            Err(error) => {
+                // The first error is the one to tell.
+                drop(cores.stop(config.stop_wait));
+                Err(error)
+            }
+        }
+    }
+
+    fn open(&mut self, config: &Config, tls: Option<Arc<rustls::ServerConfig>>) -> Result<Vec<Port>, CoresError> {
+        for (core, status) in self.runtime.status().iter().enumerate() {
+            let Some(note) = &status.io_note else { continue };
+            if config.io_engine == IoEngine::IoUring {
+                return Err(CoresError::NoUring { note: note.clone() });
+            }
+            tracing::warn!(core, note, "plain system calls and poll in place of io_uring: slower, all else the same");
+        }
+        let mut ports = Vec::new();
+        for pool in &config.pools {
+            ports.push(self.open_pool(pool)?);
+        }
+        for listen in &config.nbd {
+            self.listen(listen, tls.as_ref())?;
+        }
+        Ok(ports)
+    }
+
+    fn open_pool(&self, pool: &PoolConfig) -> Result<Port, CoresError> {
+        let (drive, name) = match &pool.backing {
+            Backing::Path(path) => (DriveSpec::File { path: path.clone() }, path.display().to_string()),
+            Backing::Memory(bytes) => (DriveSpec::Memory { bytes: *bytes }, "memory".to_owned()),
+        };
+        let spec = PoolSpec { name: pool.name.clone(), drive, open: opener(pool) };
+        let place = self.runtime.add_pool(spec).map_err(|source| {
+            let hint = match (&pool.backing, &source) {
+                (Backing::Path(_), AddPoolError::Engine(_) | AddPoolError::Drive(DriveOpenError::Open { .. })) => {
+                    "; make it with `segue pool format`, or look at it with `segue pool check`"
+                }
+                _ => "",
+            };
+            CoresError::Pool { pool: pool.name.clone(), hint, source }
+        })?;
+        if !place.direct {
+            tracing::warn!(pool = pool.name, "the file system refuses direct I/O: this pool goes through the page cache");
+        }
+        Ok(Port::new(pool.name.clone(), name, self.runtime.clone()))
+    }
+
+    /// TCP wants TLS when there is TLS; a unix socket is guarded by its mode, so there it is the client's choice.
+    fn listen(&mut self, listen: &Listen, tls: Option<&Arc<rustls::ServerConfig>>) -> Result<(), CoresError> {
+        let (address, tls) = match listen {
+            Listen::Unix(path) => {
+                if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+                    std::fs::create_dir_all(parent)
+                        .map_err(|source| CoresError::Directory { path: path.clone(), source })?;
+                }
+                (ListenAddr::Unix(path.clone()), tls.map_or(Tls::Off, |tls| Tls::Offered(tls.clone())))
+            }
+            Listen::Tcp(address) => {
+                (ListenAddr::Tcp(*address), tls.map_or(Tls::Off, |tls| Tls::Required(tls.clone())))
+            }
+        };
+        self.addresses.push(self.runtime.listen(&address, tls)?);
+        Ok(())
+    }
+
+    /// Addresses served, with the real ports.
+    pub fn addresses(&self) -> Vec<String> {
+        self.addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// `io_uring` or `poll`.
+    pub fn io_engine(&self) -> &'static str {
+        let all_uring = self.runtime.status().iter().all(|status| status.io == IoMode::Uring);
+        if all_uring { "io_uring" } else { "poll" }
+    }
+
+    /// Cores that serve.
+    pub fn count(&self) -> u32 {
+        self.runtime.status().len() as u32
+    }
+
+    /// A reader of the counters of every core.
+    pub fn counters(&self) -> Box<dyn Fn() -> Vec<Snapshot> + Send + Sync> {
+        let runtime = self.runtime.clone();
+        Box::new(move || runtime.counters())
+    }
+
+    /// The runtime, to take alarms from.
+    pub fn runtime(&self) -> Runtime {
+        self.runtime.clone()
+    }
+
+    /// Stops in order: requests in flight are finished, pools checkpointed and closed, sockets removed.
+    ///
+    /// # Errors
+    /// [`CoresError::Stop`]: the pools are intact and replay their journals at the next start.
+    pub fn stop(self, wait: Duration) -> Result<(), CoresError> {
+        for address in &self.addresses {
+            self.runtime.unlisten(address.clone());
+        }
+        let stopped = self.runtime.stop(wait);
+        for address in &self.addresses {
+            if let ListenAddr::Unix(path) = address {
+                // Gone already is fine.
+                drop(std::fs::remove_file(path));
+            }
+        }
+        stopped.map_err(CoresError::Stop)
+    }
+}
+
+fn options(config: &Config) -> Options {
+    // Only address space: for all pools, though each core has but its share of them.
+    let engines_bytes: u64 = config.pools.iter().map(|pool| Engine::mem_bytes(&engine_options(pool))).sum();
+    let machine = std::thread::available_parallelism().map_or(1, usize::from);
+    Options {
+        cores: config.pools.len().min(machine),
+        io: if config.io_engine == IoEngine::Poll { IoChoice::Poll } else { IoChoice::Auto },
+        mem_bytes: (config.io_memory_bytes + engines_bytes) as usize,
+        ..Options::default()
+    }
+}
+
+fn engine_options(pool: &PoolConfig) -> EngineOptions {
+    EngineOptions { cache_bytes: pool.cache_bytes }
+}
+
+/// Opens the engine on the core's thread; a pool in memory is formatted first.
+fn opener(pool: &PoolConfig) -> Opener {
+    let options = engine_options(pool);
+    let fresh = matches!(pool.backing, Backing::Memory(_));
+    Box::new(move |dev, mem| {
+        if fresh {
+            let format = FormatOptions { uuid: segue_runtime::secret().to_le_bytes(), force: false };
+            Engine::format(dev, &format).map_err(|error| -> OpenFailure { Box::new(error) })?;
+        }
+        let engine = Engine::open(dev, mem, &options).map_err(|error| -> OpenFailure { Box::new(error) })?;
+        Ok(Box::new(engine) as Box<dyn Machine>)
+    })
+}
