@@ -81,7 +81,7 @@ fn conform_a_superposition_is_promoted_or_aborted_and_stays_so_after_a_restart()
     assert_eq!(children.len(), 2);
     assert_eq!(node.json(&["volume", "show", "wal"])["super_phase"], "racing");
     node.refused(&["super", "data", "--holder", "other"], 7);
-    node.refused(&["collapse", "data", "--super", "987654"], 3);
+    node.refused(&["collapse", "data", "--super", "987654"], 7);
     assert_eq!(node.json(&["collapse", "wal", "--super", &id])["outcome"], "promoted");
     node.down();
     node.up();

@@ -17,7 +17,10 @@ fn conform_bad_configurations_are_misuse_with_a_message() {
     let cases = [
         ("", "no pool is configured"),
         ("colour = 1", "unknown field `colour`"),
-        ("io_memory = \"1 parsec\"\n[[pool]]\nname=\"m\"\nmemory_bytes=\"64MiB\"", "a size is a whole number and a unit"),
+        (
+            "io_memory = \"1 parsec\"\n[[pool]]\nname=\"m\"\nmemory_bytes=\"64MiB\"",
+            "a size is a whole number and a unit",
+        ),
         ("[nbd]\nlisten=[\"0.0.0.0:0\"]\n[[pool]]\nname=\"m\"\nmemory_bytes=\"64MiB\"", "nbd.allow_plaintext"),
         ("[tls]\ncert=\"DIR/c\"\nkey=\"DIR/k\"\n[[pool]]\nname=\"m\"\nmemory_bytes=\"64MiB\"", "PEM file"),
     ];
@@ -92,7 +95,8 @@ fn conform_tls_asks_for_the_right_certificate() {
     node.json(&["volume", "create", "a", "--size", "16MiB"]);
     let at = node.json(&["node", "status"])["nbd"][0].as_str().unwrap().to_owned();
     let tls = |dir: &str| {
-        let uri = format!("nbds://{}/a?tls-certificates={}", at.replace("127.0.0.1", "localhost"), node.path(dir).display());
+        let uri =
+            format!("nbds://{}/a?tls-certificates={}", at.replace("127.0.0.1", "localhost"), node.path(dir).display());
         run(Command::new("timeout").args(["20", "nbdinfo", "--json"]).arg(uri))
     };
     let right = tls("pki");

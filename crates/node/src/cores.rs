@@ -8,8 +8,8 @@ use crate::daemon::DaemonErrorKind;
 use crate::port::Port;
 use segue_runtime::drive::DriveOpenError;
 use segue_runtime::{
-    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Machine, OpenFailure, Opener, Options, PoolSpec,
-    Runtime, Snapshot, StartError, StopError, Tls,
+    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Machine, OpenFailure, Opener, Options,
+    PoolSpec, Runtime, Snapshot, StartError, StopError, Tls,
 };
 use segue_volume::engine::{Engine, EngineOptions, FormatOptions};
 use std::io;
@@ -127,7 +127,10 @@ impl Cores {
             CoresError::Pool { pool: pool.name.clone(), hint, source }
         })?;
         if !place.direct {
-            tracing::warn!(pool = pool.name, "the file system refuses direct I/O: this pool goes through the page cache");
+            tracing::warn!(
+                pool = pool.name,
+                "the file system refuses direct I/O: this pool goes through the page cache"
+            );
         }
         Ok(Port::new(pool.name.clone(), name, self.runtime.clone()))
     }
@@ -142,9 +145,7 @@ impl Cores {
                 }
                 (ListenAddr::Unix(path.clone()), tls.map_or(Tls::Off, |tls| Tls::Offered(tls.clone())))
             }
-            Listen::Tcp(address) => {
-                (ListenAddr::Tcp(*address), tls.map_or(Tls::Off, |tls| Tls::Required(tls.clone())))
-            }
+            Listen::Tcp(address) => (ListenAddr::Tcp(*address), tls.map_or(Tls::Off, |tls| Tls::Required(tls.clone()))),
         };
         self.addresses.push(self.runtime.listen(&address, tls)?);
         Ok(())

@@ -111,7 +111,12 @@ impl Collector for OfCores {
             ConstGauge::new(self.sum(value)).encode(out.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
         for (name, help, value) in CORE_COUNTERS {
-            ConstCounter::new(self.sum(value)).encode(out.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+            ConstCounter::new(self.sum(value)).encode(out.encode_descriptor(
+                name,
+                help,
+                None,
+                MetricType::Counter,
+            )?)?;
         }
         for (name, help, value) in CLASS_COUNTERS {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;

@@ -11,7 +11,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub fn notify(state: &str) {
     let Some(target) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(target.as_bytes(), state) {
-        tracing::warn!(%error, "the service manager was not told {state}");
+        // A parent that waited for READY alone has gone by now.
+        tracing::debug!(%error, "the service manager was not told {state}");
     }
 }
 

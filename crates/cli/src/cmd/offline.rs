@@ -78,7 +78,8 @@ fn check_size(path: &Path, bytes: u64) -> anyhow::Result<()> {
     if is == bytes {
         return Ok(());
     }
-    let message = format!("{} exists and has {is} bytes, not {bytes}; leave --size out to use it as it is", path.display());
+    let message =
+        format!("{} exists and has {is} bytes, not {bytes}; leave --size out to use it as it is", path.display());
     Err(fail(ExitCode::Misuse, message))
 }
 

@@ -99,7 +99,13 @@ fn in_background(args: &Args, config: &Config, log: &Path) -> anyhow::Result<u32
     Ok(child.id())
 }
 
-fn wait_ready(child: &mut Child, ready: &UnixDatagram, wait: Duration, log: &Path, log_begin: u64) -> anyhow::Result<()> {
+fn wait_ready(
+    child: &mut Child,
+    ready: &UnixDatagram,
+    wait: Duration,
+    log: &Path,
+    log_begin: u64,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut message = [0; 256];
     loop {
@@ -110,12 +116,17 @@ fn wait_ready(child: &mut Child, ready: &UnixDatagram, wait: Duration, log: &Pat
         if let Some(status) = child.try_wait()? {
             let why = last_words(log, log_begin);
             let code = status.code().and_then(|code| ExitCode::from_number(code as u8)).unwrap_or(ExitCode::Internal);
-            return Err(fail(code, why.unwrap_or_else(|| format!("the node ended at once ({status}); see {}", log.display()))));
+            return Err(fail(
+                code,
+                why.unwrap_or_else(|| format!("the node ended at once ({status}); see {}", log.display())),
+            ));
         }
         if begun.elapsed() > wait {
             let text = format!(
                 "the node (pid {}) does not serve after {} s and goes on starting; see {}",
-                child.id(), wait.as_secs(), log.display()
+                child.id(),
+                wait.as_secs(),
+                log.display()
             );
             return Err(fail(ExitCode::TimedOut, text));
         }

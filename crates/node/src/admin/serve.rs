@@ -6,10 +6,11 @@
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -29,20 +30,27 @@ pub enum Listener {
     Tls(TcpListener, TlsAcceptor),
 }
 
+/// An accepted connection.
+enum Accepted {
+    Unix(UnixStream),
+    Tls(TcpStream, SocketAddr, TlsAcceptor),
+}
+
 /// Serves until `stop` turns true, then lets the answers already begun go out, for a bounded time.
-pub async fn serve(listener: Listener, router: Router, mut stop: watch::Receiver<bool>) {
+pub async fn serve(listener: Listener, router: Router, stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
+    let mut stopping = stop.clone();
     loop {
         tokio::select! {
-            failed = accept_one(&listener, &router, &stop, &mut connections) => {
-                if let Err(error) = failed {
+            accepted = accept(&listener) => match accepted {
+                Ok(accepted) => drop(connections.spawn(connection(accepted, router.clone(), stop.clone()))),
+                Err(error) => {
                     tracing::warn!(%error, "the admin API could not accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
-            }
+            },
             Some(_) = connections.join_next() => {}
-            // A dropped sender means that the node is gone: stop as well.
-            _ = stop.wait_for(|stop| *stop) => break,
+            () = stopped(&mut stopping) => break,
         }
     }
     let all_gone = async { while connections.join_next().await.is_some() {} };
@@ -51,31 +59,30 @@ pub async fn serve(listener: Listener, router: Router, mut stop: watch::Receiver
     }
 }
 
-async fn accept_one(
-    listener: &Listener,
-    router: &Router,
-    stop: &watch::Receiver<bool>,
-    connections: &mut JoinSet<()>,
-) -> std::io::Result<()> {
-    let (router, stop) = (router.clone(), stop.clone());
+/// Waits for the stop. A dropped sender means that the node is gone: that is a stop as well.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+async fn accept(listener: &Listener) -> std::io::Result<Accepted> {
     match listener {
-        Listener::Unix(listener) => {
-            let (stream, _) = listener.accept().await?;
-            connections.spawn(http(stream, router, stop));
-        }
+        Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
         Listener::Tls(listener, acceptor) => {
             let (stream, peer) = listener.accept().await?;
-            let handshake = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
-            connections.spawn(async move {
-                match handshake.await {
-                    Ok(Ok(stream)) => http(stream, router, stop).await,
-                    Ok(Err(error)) => tracing::warn!(%peer, %error, "admin client refused in TLS"),
-                    Err(_) => tracing::warn!(%peer, "admin client did not finish TLS in time"),
-                }
-            });
+            Ok(Accepted::Tls(stream, peer, acceptor.clone()))
         }
     }
-    Ok(())
+}
+
+async fn connection(accepted: Accepted, router: Router, stop: watch::Receiver<bool>) {
+    match accepted {
+        Accepted::Unix(stream) => http(stream, router, stop).await,
+        Accepted::Tls(stream, peer, acceptor) => match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => http(stream, router, stop).await,
+            Ok(Err(error)) => tracing::warn!(%peer, %error, "admin client refused in TLS"),
+            Err(_) => tracing::warn!(%peer, "admin client did not finish TLS in time"),
+        },
+    }
 }
 
 async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, router: Router, mut stop: watch::Receiver<bool>) {
@@ -84,7 +91,7 @@ async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, router: Rou
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
     let served = tokio::select! {
         served = connection.as_mut() => served,
-        _ = stop.wait_for(|stop| *stop) => {
+        () = stopped(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
