@@ -10,6 +10,7 @@ mod attach;
 mod bench;
 mod client;
 mod cmd;
+mod demo;
 mod drill;
 mod exit;
 mod failover;
@@ -79,6 +80,8 @@ nouns! {
     Abort => cmd::supers::abort;
     /// Protect an application: race a backup on a child of its volumes when it goes quiet.
     Failover => failover;
+    /// Three ways of failing over, compared on this machine in five minutes.
+    Demo => demo;
     /// A database load that keeps a ledger of every acknowledged commit, and verifies it.
     Load => drill::load_cmd;
     /// Measurements against limits and peers.

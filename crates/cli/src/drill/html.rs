@@ -74,7 +74,8 @@ pub fn drill_page(report: &Report) -> String {
 pub fn figure(report: &Report) -> String {
     let mut html = format!("<figure>{}<ol>", plot(report));
     for mark in &report.timeline {
-        let _ = write!(html, "<li>{} <span class=\"dim\">{:+.3} s</span></li>", escape(&mark.event), mark.at_s);
+        let event = escape(&mark.event.replace('_', " "));
+        let _ = write!(html, "<li>{event} <span class=\"dim\">{:+.3} s</span></li>", mark.at_s);
     }
     html.push_str("</ol></figure>\n");
     html
@@ -119,7 +120,7 @@ fn plot(report: &Report) -> String {
 
 /// The time without service, shaded.
 fn outage(svg: &mut String, report: &Report, scale: &Scale) {
-    let from_s = report.at_s("last commit before").unwrap_or(0.0);
+    let from_s = report.at_s("last_commit").unwrap_or(0.0);
     let (x, end) = (scale.x(from_s), scale.x(from_s + report.unavailable_s));
     let (y, height) = (TOP, HEIGHT - TOP - BOTTOM);
     let _ = write!(

@@ -33,13 +33,25 @@ pub struct LoadOptions {
     pub rate_max: u64,
 }
 
-/// Counts that are of interest while it runs.
-#[derive(Default, Debug)]
+/// What became of the load beside its commits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
     /// Connections made.
-    pub connects: AtomicU64,
+    pub connects: u64,
     /// Transactions that failed before their COMMIT was sent: surely not committed.
-    pub failed: AtomicU64,
+    pub failed: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    connects: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Counters {
+    fn snapshot(&self) -> Counts {
+        Counts { connects: self.connects.load(Relaxed), failed: self.failed.load(Relaxed) }
+    }
 }
 
 /// A running load. Dropping it ends it abruptly; [`Load::stop`] lets every client finish.
@@ -53,7 +65,7 @@ struct Shared {
     ledger: Arc<Ledger>,
     stop: AtomicBool,
     abort: tokio::sync::Notify,
-    counts: Counts,
+    counts: Counters,
 }
 
 impl Load {
@@ -64,7 +76,7 @@ impl Load {
     pub fn start(options: LoadOptions, ledger: Arc<Ledger>) -> std::io::Result<Load> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, abort) = (AtomicBool::new(false), tokio::sync::Notify::new());
-        let shared = Arc::new(Shared { options, ledger, stop, abort, counts: Counts::default() });
+        let shared = Arc::new(Shared { options, ledger, stop, abort, counts: Counters::default() });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("drill-load".into()).spawn(move || {
             runtime.block_on(async {
@@ -82,15 +94,11 @@ impl Load {
         Ok(Load { shared, thread: Some(thread) })
     }
 
-    /// The counts so far.
-    pub fn counts(&self) -> &Counts {
-        &self.shared.counts
-    }
-
-    /// Asks every client to end after its transaction and waits for it.
-    pub fn stop(mut self) {
+    /// Asks every client to end after its transaction, waits for it, and gives the counts.
+    pub fn stop(mut self) -> Counts {
         self.shared.stop.store(true, Relaxed);
         self.join();
+        self.shared.counts.snapshot()
     }
 
     fn join(&mut self) {

@@ -65,7 +65,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     };
     let load = Load::start(options, Arc::clone(&ledger)).context("start the clients")?;
     std::thread::sleep(Duration::from_nanos(args.duration));
-    load.stop();
+    let counts = load.stop();
     let contents = ledger.contents();
     let elapsed_s = Duration::from_nanos(args.duration).as_secs_f64();
     let backlog = runtime.block_on(async {
@@ -76,7 +76,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let longest_s = contents.longest_gap(0).map_or(elapsed_s, |gap| gap.length_ns() as f64 / 1e9);
     let rate = verdict.commits_acked as f64 / elapsed_s;
     let value = serde_json::json!({
-        "run": run, "commits_per_s": rate, "longest_gap_s": longest_s, "backlog_bytes": backlog, "verdict": verdict,
+        "run": run, "commits_per_s": rate, "longest_gap_s": longest_s, "backlog_bytes": backlog, "connects": counts.connects,
+        "transactions_failed": counts.failed, "verdict": verdict,
     });
     global.print("load", &value, || {
         fields(&[
@@ -84,6 +85,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             ("per second", format!("{rate:.0}")),
             ("longest gap", format!("{longest_s:.3} s")),
             ("log to redo", crate::out::human_bytes(backlog)),
+            ("failed before commit", counts.failed.to_string()),
             ("unknown", format!("{} (held: {})", verdict.commits_unknown, verdict.commits_unknown_held)),
             ("lost", verdict.commits_lost.to_string()),
             ("twice", verdict.commits_duplicate.to_string()),

@@ -4,16 +4,15 @@
 //! Invariant: a drill that could not verify its database fails; it never reports zero losses unseen.
 
 pub mod bank;
+pub mod cmd;
 pub mod db;
-#[allow(dead_code)]
+pub mod exec;
+pub mod fault;
 pub mod html;
-#[allow(dead_code)]
 pub mod ledger;
-#[allow(dead_code)]
 pub mod load;
 pub mod load_cmd;
 mod maria;
 mod pg;
-#[allow(dead_code)]
 pub mod report;
 pub mod verify;

@@ -4,6 +4,7 @@
 //! Invariant: times are seconds relative to the fault; negative is before it.
 
 use super::ledger::Contents;
+use super::load::Counts;
 use super::verify::Verdict;
 use serde::Serialize;
 
@@ -15,8 +16,8 @@ const BEFORE_NS: u64 = 3_000_000_000;
 /// Something that happened.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Mark {
-    /// What: `fault`, `suspected`, `super`, `backup started`, `recovery done`, `collapse`, `endpoint moved`,
-    /// `first commit`, and others in the monitor's words.
+    /// What: `fault`, `suspected`, `super`, `backup_started`, `recovery_done`, `collapse`, `endpoint_moved`,
+    /// `first_commit`, and others in the monitor's words.
     pub event: String,
     /// When, seconds after the fault.
     pub at_s: f64,
@@ -68,6 +69,10 @@ pub struct Report {
     pub failed_over: bool,
     /// Whether that was needless: the primary would have come back by itself.
     pub needless_failover: bool,
+    /// Connections that the clients made.
+    pub connects: u64,
+    /// Transactions that failed before their COMMIT was sent.
+    pub transactions_failed: u64,
     /// What happened when.
     pub timeline: Vec<Mark>,
     /// What became of the commits.
@@ -87,18 +92,20 @@ pub struct Observed {
     pub failed_over: bool,
     /// The monitor's events.
     pub timeline: Vec<Mark>,
+    /// What became of the load beside its commits.
+    pub counts: Counts,
 }
 
 impl Report {
     /// Puts a report together.
     pub fn new(setup: Setup, observed: Observed, contents: &Contents, verdict: Verdict) -> Report {
-        let Observed { fault_ns, end_ns, failed_over, mut timeline } = observed;
+        let Observed { fault_ns, end_ns, failed_over, mut timeline, counts } = observed;
         let gap = contents.longest_gap(fault_ns);
         let after_s = |ns: u64| (ns as f64 - fault_ns as f64) / 1e9;
         timeline.push(Mark { event: "fault".into(), at_s: 0.0 });
         if let Some(gap) = gap {
-            timeline.push(Mark { event: "last commit before".into(), at_s: after_s(gap.from_ns) });
-            timeline.push(Mark { event: "first commit".into(), at_s: after_s(gap.to_ns) });
+            timeline.push(Mark { event: "last_commit".into(), at_s: after_s(gap.from_ns) });
+            timeline.push(Mark { event: "first_commit".into(), at_s: after_s(gap.to_ns) });
         }
         timeline.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         let from_ns = fault_ns.saturating_sub(BEFORE_NS);
@@ -110,7 +117,19 @@ impl Report {
         let needless_failover = failed_over && setup.heal_after_s.is_some();
         let unavailable_s = gap.map_or(after_s(end_ns), |g| g.length_ns() as f64 / 1e9);
         let came_back = gap.is_some();
-        Report { setup, unavailable_s, came_back, failed_over, needless_failover, timeline, verdict, series }
+        let Counts { connects, failed: transactions_failed } = counts;
+        Report {
+            setup,
+            unavailable_s,
+            came_back,
+            failed_over,
+            needless_failover,
+            connects,
+            transactions_failed,
+            timeline,
+            verdict,
+            series,
+        }
     }
 
     /// True when the service came back and nothing is lost, twice or unsound.
@@ -156,8 +175,9 @@ pub mod tests {
             checker_clean: true,
             checker_words: String::new(),
         };
+        let counts = Counts { connects: 8, failed: 0 };
         let timeline = vec![Mark { event: "suspected".into(), at_s: 0.2 }];
-        let observed = Observed { fault_ns: 5_000_000_000, end_ns: 9_000_000_000, failed_over: true, timeline };
+        let observed = Observed { fault_ns: 5_000_000_000, end_ns: 9_000_000_000, failed_over: true, timeline, counts };
         Report::new(setup, observed, &contents, verdict)
     }
 
@@ -166,7 +186,7 @@ pub mod tests {
         let report = sample();
         assert!((report.unavailable_s - 2.0).abs() < 1e-9, "{}", report.unavailable_s);
         let events: Vec<&str> = report.timeline.iter().map(|m| m.event.as_str()).collect();
-        assert_eq!(events, ["fault", "last commit before", "suspected", "first commit"]);
+        assert_eq!(events, ["fault", "last_commit", "suspected", "first_commit"]);
         assert_eq!(report.series.from_s, -3.0);
         assert_eq!(report.series.commits.len(), 70);
         assert!(report.is_clean() && !report.needless_failover);

@@ -56,6 +56,8 @@ enum Verb {
         #[arg(long)]
         no_verify: bool,
     },
+    /// Break the primary under load, measure, and verify that nothing promised was lost.
+    Drill(crate::drill::cmd::Args),
     /// Stop a protected application in order, and its monitor: detach its volumes, give up their leases.
     Stop {
         /// The application's APP.toml.
@@ -79,6 +81,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// See the exit codes of `segue --help`.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     match args.verb {
+        Verb::Drill(args) => crate::drill::cmd::run(args, global),
         Verb::Run { app, mode, timeout, stop_on_exit } => {
             let mut app = App::load(&app)?;
             if let Some(mode) = choose_mode(&app, mode, timeout)? {

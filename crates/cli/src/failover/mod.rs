@@ -28,11 +28,12 @@ pub use cmd::{Args, run};
 // What drills use; the commands above need none of it.
 #[allow(unused_imports)]
 pub use self::{
-    app::{App, ModeName},
+    app::{App, ModeName, ProbeKind},
     clock::now_ns,
     monitor::{Monitor, Options, Status, StopHow},
     place::Instance,
     process::{Family, Process},
+    rehearse::rehearse,
     timeline::{Entry, Timeline},
 };
 #[allow(unused_imports)]
