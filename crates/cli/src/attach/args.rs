@@ -273,7 +273,8 @@ fn with_code(error: AttachError) -> anyhow::Error {
         AttachError::Ambiguous { .. } => ExitCode::Misuse,
         AttachError::Command { .. } => ExitCode::Busy,
         AttachError::NoDaemon { .. } => ExitCode::TimedOut,
-        AttachError::Setup { .. } | AttachError::System { .. } | AttachError::Spawn { .. } => ExitCode::Io,
+        AttachError::Setup { exit_code, .. } => ExitCode::from_number(*exit_code).unwrap_or(ExitCode::Internal),
+        AttachError::System { .. } | AttachError::Spawn { .. } => ExitCode::Io,
     };
     fail(code, super::pump::chain(&error))
 }

@@ -46,13 +46,16 @@ impl Command {
 }
 
 /// The answer.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Answer {
     /// True when it was done.
     pub ok: bool,
     /// Why not, otherwise empty.
     #[serde(default)]
     pub message: String,
+    /// The exit code that fits, for a set-up that failed.
+    #[serde(default)]
+    pub exit_code: u8,
     /// For `status`.
     #[serde(default)]
     pub status: Option<AttachStatus>,

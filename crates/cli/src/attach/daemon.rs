@@ -7,11 +7,12 @@ use super::control::{Answer, AttachStatus, Command};
 use super::filesystem;
 use super::fuse::{self, FileShape};
 use super::ledger::Limits;
-use super::link::{Connection, Target};
+use super::link::{Connection, LinkError, Target};
 use super::loopdev::LoopDevice;
 use super::options::{AttachOptions, LeaseChoice};
 use super::pump::{self, Parts, Pump, PumpHandle, chain};
 use super::record::{self, Record, StateDir};
+use crate::exit::{ExitCode, fail};
 use anyhow::{Context, bail};
 use nix::fcntl::Flock;
 use segue_node::client::AdminClient;
@@ -82,10 +83,12 @@ pub fn run() -> anyhow::Result<()> {
     let mut assembly = Assembly::default();
     let outcome = set_up(&options, &mut assembly);
     let (answer, running) = match outcome {
-        Ok(running) => (Answer { ok: true, message: running.shared_name().to_owned(), status: None }, Some(running)),
+        Ok(running) => {
+            (Answer { ok: true, message: running.shared_name().to_owned(), ..Answer::default() }, Some(running))
+        }
         Err(error) => {
             let message = error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
-            (Answer { ok: false, message, status: None }, None)
+            (Answer { message, exit_code: exit_code(&error), ..Answer::default() }, None)
         }
     };
     let mut line = serde_json::to_vec(&answer)?;
@@ -97,6 +100,18 @@ pub fn run() -> anyhow::Result<()> {
         running.serve();
     }
     Ok(())
+}
+
+/// What a set-up that failed for this reason makes the command end with.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let code = match error.downcast_ref::<LinkError>() {
+        Some(LinkError::Away { .. }) => ExitCode::Unreachable,
+        Some(LinkError::Refused { .. }) => ExitCode::Denied,
+        None if error.downcast_ref::<filesystem::FsError>().is_some() => ExitCode::Conflict,
+        None if error.downcast_ref::<segue_types::ParseLeaseIdError>().is_some() => ExitCode::Misuse,
+        None => crate::exit::code_of(error),
+    };
+    code as u8
 }
 
 /// Leaves the caller's session, and its care: the first process ends at once, so that nobody has to wait for us.
@@ -196,7 +211,9 @@ fn claim_name(options: &AttachOptions) -> anyhow::Result<(String, StateDir, Floc
             return Ok((name, state, lock));
         }
     }
-    bail!("an attachment of this name is up already; `segue attach --list` shows it, another --name goes beside it")
+    let message =
+        "an attachment of this name is up already; `segue attach --list` shows it, another --name goes beside it";
+    Err(fail(ExitCode::Exists, message))
 }
 
 fn open_log(state: &StateDir) -> anyhow::Result<()> {
@@ -429,7 +446,7 @@ fn serve_one(shared: &Shared, stream: UnixStream) {
     }
     let answer = match serde_json::from_str(&line) {
         Ok(command) => obey(shared, command),
-        Err(error) => Answer { ok: false, message: format!("no such command: {error}"), status: None },
+        Err(error) => Answer { message: format!("no such command: {error}"), ..Answer::default() },
     };
     let Ok(mut bytes) = serde_json::to_vec(&answer) else { return };
     bytes.push(b'\n');
@@ -439,13 +456,13 @@ fn serve_one(shared: &Shared, stream: UnixStream) {
 fn obey(shared: &Shared, command: Command) -> Answer {
     let done = |ok: bool| {
         let message = if ok { String::new() } else { "the attachment is going down".to_owned() };
-        Answer { ok, message, status: None }
+        Answer { ok, message, ..Answer::default() }
     };
     match command {
         Command::Status => match shared.pump.ask(pump::Command::Status) {
             Some(pump) => {
                 let status = AttachStatus { record: shared.record.clone(), pump };
-                Answer { ok: true, message: String::new(), status: Some(status) }
+                Answer { ok: true, status: Some(status), ..Answer::default() }
             }
             None => done(false),
         },
@@ -470,9 +487,9 @@ fn detach(shared: &Shared, force: bool) -> Answer {
     match shared.assembly().take_down(manner) {
         Ok(()) => {
             let_go(shared);
-            Answer { ok: true, message: String::new(), status: None }
+            Answer { ok: true, ..Answer::default() }
         }
-        Err(error) => Answer { ok: false, message: format!("{error:#}"), status: None },
+        Err(error) => Answer { message: format!("{error:#}"), ..Answer::default() },
     }
 }
 

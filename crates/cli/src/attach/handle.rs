@@ -50,35 +50,33 @@ impl Attachment {
         // It has forked the daemon and ended.
         child.wait().map_err(spawn)?;
         read.map_err(spawn)?;
-        let setup = |message: String| AttachError::Setup { volume: options.volume.clone(), message };
+        let setup =
+            |message: String, exit_code| AttachError::Setup { volume: options.volume.clone(), message, exit_code };
+        let internal = crate::exit::ExitCode::Internal as u8;
         let answer: Answer =
-            serde_json::from_str(&line).map_err(|_| setup("its daemon ended without a word".to_owned()))?;
+            serde_json::from_str(&line).map_err(|_| setup("its daemon ended without a word".to_owned(), internal))?;
         if !answer.ok {
-            return Err(setup(answer.message));
+            return Err(setup(answer.message, answer.exit_code));
         }
         let state = StateDir::of(&options.state_dir, &answer.message);
-        let record = state.read().ok_or_else(|| setup("its daemon is gone again".to_owned()))?;
+        let record = state.read().ok_or_else(|| setup("its daemon is gone again".to_owned(), internal))?;
         Ok(Attachment { state, record })
     }
 
-    /// Finds an attachment by its name, volume, device or mount directory.
+    /// Finds an attachment by its name or, where none has that name, by volume, device or mount directory.
     ///
     /// # Errors
     /// [`AttachError::NotFound`], [`AttachError::Ambiguous`].
     pub fn find(state_dir: &Path, what: &str) -> Result<Attachment, AttachError> {
         let path = std::fs::canonicalize(what).unwrap_or_else(|_| PathBuf::from(what));
         let all = Attachment::list(state_dir);
-        let named = |one: &&Attachment| one.record.name == what;
+        if let Some(one) = all.iter().find(|one| one.record.name == what) {
+            return Ok(one.clone());
+        }
         let matching = |one: &&Attachment| {
             one.record.volume == what || one.record.device == path || one.record.mount.as_ref() == Some(&path)
         };
-        let mut found: Vec<_> = all.iter().filter(matching).collect();
-        if let (true, Some(one)) = (found.len() != 1, all.iter().find(named)) {
-            // A volume attached twice: its own name still means the first.
-            if found.len() <= 1 || !all.iter().any(|other| other.record.volume == what && other.record.name != what) {
-                found = vec![one];
-            }
-        }
+        let found: Vec<_> = all.iter().filter(matching).collect();
         match found[..] {
             [one] => Ok(one.clone()),
             [] => Err(AttachError::NotFound { what: what.to_owned() }),

@@ -220,6 +220,8 @@ pub enum AttachError {
         volume: String,
         /// What the daemon said.
         message: String,
+        /// The exit code of `segue attach` that fits.
+        exit_code: u8,
     },
     /// Nothing of that name, device or directory is attached here.
     #[error("nothing is attached as `{what}`; `segue attach --list` shows what is")]

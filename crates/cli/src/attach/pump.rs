@@ -589,6 +589,7 @@ impl Pump {
             return self.ledger.finish(End::Broken, &mut self.out);
         }
         self.reconnects += 1;
+        self.trouble.clear();
         tracing::info!(reconnects = self.reconnects, "connected to the node again");
         let now = self.now();
         match self.adopt(links) {

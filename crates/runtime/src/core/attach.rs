@@ -51,7 +51,8 @@ fn refusal(error: &AdminError) -> Refusal {
     let code = match error {
         AdminError::NotFound => RefusalCode::Unknown,
         AdminError::Invalid(_) => RefusalCode::Invalid,
-        AdminError::Poisoned | AdminError::Fenced => RefusalCode::Shutdown,
+        // A lease that is over is refused for good (policy), so that a client never takes it for a node that is stopping.
+        AdminError::Poisoned => RefusalCode::Shutdown,
         _ => RefusalCode::Policy,
     };
     Refusal::new(code, error.to_string())

@@ -122,12 +122,24 @@ fn device_bytes(file: &File) -> io::Result<u64> {
     }
 }
 
+/// Takes the drive's lock. A node that was killed holds it until the kernel has ended its last request, a moment after
+/// its process is gone: that is waited for, so that a restart right after a crash works.
 fn lock(file: &File) -> io::Result<()> {
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    let begun = std::time::Instant::now();
+    loop {
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if begun.elapsed() >= LOCK_PATIENCE {
+            return Err(error);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
+
+/// How long a drive that another holds is waited for.
+const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 
 fn drive_error(error: io::Error) -> DriveError {
     DriveError { errno: errno_of(&error) }
