@@ -148,9 +148,10 @@ impl Drill<'_> {
         let backlog_bytes = self.build_backlog(&runtime, &ledger)?;
         let before = self.monitor.seat().context("nothing serves")?.slot;
         let fault_unix_ms = unix_ms();
+        self.fault_at.store(now_ns(), Relaxed);
+        (self.stage.say)(Some(0.0), &format!("fault {}", self.plan.fault.name()));
         let injected = self.inject()?;
         let fault_ns = injected.at.duration_since(start).as_nanos() as u64;
-        self.fault_at.store(start_ns + fault_ns, Relaxed);
         self.settle(&ledger, fault_ns)?;
         let end_ns = ledger.now_ns();
         let counts = load.stop();
