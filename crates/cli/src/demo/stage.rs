@@ -222,7 +222,7 @@ fn check_machine() -> anyhow::Result<()> {
 /// The application. Checkpoints are far apart so that a recovery has something to do; the cache is small so that
 /// recovery has to write; automatic vacuum is off so that every round does the same work.
 const APP: &str = r#"
-name = "demo"
+name = "demo-@ENDPOINT@"
 admin = "@DIR@/admin.sock"
 nbd = "unix:@DIR@/nbd.sock"
 run_dir = "@DIR@/run"

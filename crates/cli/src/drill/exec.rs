@@ -201,12 +201,12 @@ impl Drill<'_> {
         let stop_signal = self.plan.app.instance.stop_signal.signal();
         let victim = Victim { family, attachments: seat.attachments, stop_signal };
         let heal_after = self.plan.heal_after;
-        let injected = victim.inject(self.plan.fault, heal_after)?;
-        if self.plan.mode == Mode::Oracle {
-            let waits = self.plan.fault == Fault::Heal && self.plan.recovery_expected.is_none_or(|r| heal_after <= r);
-            self.monitor.tell(if waits { Order::Wait } else { Order::FailOver });
-        }
-        Ok(injected)
+        let waits = self.plan.fault == Fault::Heal && self.plan.recovery_expected.is_none_or(|r| heal_after <= r);
+        victim.inject(self.plan.fault, heal_after, || {
+            if self.plan.mode == Mode::Oracle {
+                self.monitor.tell(if waits { Order::Wait } else { Order::FailOver });
+            }
+        })
     }
 
     /// Waits until the service is back and stays, and the monitor has nothing more to do.

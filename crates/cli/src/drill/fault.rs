@@ -9,6 +9,9 @@ use anyhow::Context;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
+/// How long killed processes may take to go.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
 /// The faults.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -58,11 +61,12 @@ pub struct Injected {
 }
 
 impl Victim {
-    /// Injects a fault; `heal_after` matters for [`Fault::Heal`] alone.
+    /// Injects a fault; `heal_after` matters for [`Fault::Heal`] alone. `struck` is called as soon as nothing can be
+    /// saved any more: whoever knows of the fault beforehand may act from then on.
     ///
     /// # Errors
     /// The attachment's daemon does not answer.
-    pub fn inject(&self, fault: Fault, heal_after: Duration) -> anyhow::Result<Injected> {
+    pub fn inject(&self, fault: Fault, heal_after: Duration, struck: impl FnOnce()) -> anyhow::Result<Injected> {
         let at = Instant::now();
         let mut healer = None;
         match fault {
@@ -71,11 +75,9 @@ impl Victim {
                 for attachment in &self.attachments {
                     attachment.cut().context("cut the attachment")?;
                 }
-                self.family.kill(Duration::from_secs(10));
+                self.family.signal(Signal::SIGKILL);
             }
-            Fault::Kill => {
-                self.family.kill(Duration::from_secs(10));
-            }
+            Fault::Kill => self.family.signal(Signal::SIGKILL),
             Fault::Stop => self.family.leader.signal(self.stop_signal),
             Fault::Hang => self.freeze(),
             Fault::Heal => {
@@ -87,6 +89,11 @@ impl Victim {
                     attachment.partition().context("cut the attachment off its node")?;
                 }
             }
+        }
+        struck();
+        if matches!(fault, Fault::Panic | Fault::Kill) {
+            // Again, until those are gone too that were started between the look and the signal.
+            self.family.kill(KILL_LIMIT);
         }
         Ok(Injected { at, healer })
     }
