@@ -10,12 +10,10 @@ use super::{profile, rehearse};
 use crate::Global;
 use crate::exit::{ExitCode, fail};
 use crate::out;
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
 use segue_failover::race::Mode;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -195,10 +193,9 @@ fn read_status(app: &App) -> Option<Status> {
     serde_json::from_slice(&std::fs::read(app.run_dir.join("status.json")).ok()?).ok()
 }
 
-/// True while a monitor holds the application's lock.
+/// True while a monitor holds the application's lock. Looks without taking it: a monitor may be about to.
 fn is_protected(app: &App) -> bool {
-    let Ok(file) = std::fs::File::open(app.run_dir.join("monitor.lock")) else { return false };
-    Flock::lock(file, FlockArg::LockSharedNonblock).is_err()
+    monitor::lock_holder(&app.run_dir.join("monitor.lock")).is_some()
 }
 
 fn status(app: &App, global: &Global) -> anyhow::Result<ExitCode> {
@@ -220,12 +217,12 @@ fn status(app: &App, global: &Global) -> anyhow::Result<ExitCode> {
 
 fn rehearsal(app: App, verify: bool, global: &Global) -> anyhow::Result<ExitCode> {
     let json = global.json;
-    // An interrupt must not leave a child behind: it is looked at when the instance is ready.
-    let _over = interrupted()?;
+    // An interrupt must not leave a child behind: it ends the recovery, and the rehearsal cleans up.
+    let over = interrupted()?;
     let timeline = Timeline::new(
         (!json).then(|| -> Box<dyn Fn(&Entry) + Send + Sync> { Box::new(|entry| print_entry(entry, false, false)) }),
     );
-    let report = rehearse::rehearse(app, verify, timeline)?;
+    let report = rehearse::rehearse_until(app, verify, timeline, &over)?;
     global.print("rehearsal", &report, || {
         let verified = match report.verified {
             None => "not asked".to_owned(),
@@ -257,7 +254,7 @@ fn end_monitor(app: &App) -> anyhow::Result<()> {
     if !is_protected(app) {
         return Ok(());
     }
-    let pid = lock_holder(&app.run_dir.join("monitor.lock"))
+    let pid = monitor::lock_holder(&app.run_dir.join("monitor.lock"))
         .ok_or_else(|| fail(ExitCode::Busy, "a monitor runs, and who it is cannot be found out; stop it first"))?;
     kill(pid, Signal::SIGTERM)?;
     let began = Instant::now();
@@ -268,14 +265,4 @@ fn end_monitor(app: &App) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
-}
-
-/// Who holds a lock on the file, as the system itself says.
-fn lock_holder(path: &Path) -> Option<Pid> {
-    use std::os::unix::fs::MetadataExt;
-    let inode = std::fs::metadata(path).ok()?.ino().to_string();
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let line = locks.lines().find(|line| line.contains("FLOCK") && line.contains(&format!(":{inode} ")))?;
-    // "1: FLOCK  ADVISORY  WRITE 1234 00:2f:5678 0 EOF"
-    line.split_whitespace().nth(4)?.parse().ok().map(Pid::from_raw).filter(|pid| pid.as_raw() > 1)
 }

@@ -12,6 +12,7 @@ use super::probe::{Cut, Outcome};
 use super::timeline::{Entry, Timeline};
 use crate::exit::{ExitCode, fail};
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Pid;
 use segue_failover::note::{Note, Slot, Stage};
 use segue_failover::race::{Answer, Command, Event, Failure, Mark, Mode, OpId, Order, Out, Race, View};
 use segue_failover::suspicion::{Seen, Suspicion, Verdict, Why};
@@ -19,6 +20,7 @@ use segue_types::{LeaseId, Nanos};
 use serde::Serialize;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
@@ -229,6 +231,16 @@ pub fn lock(app: &App) -> anyhow::Result<Flock<File>> {
     })
 }
 
+/// Who holds a lock on the file, as the system itself says.
+pub fn lock_holder(path: &Path) -> Option<Pid> {
+    use std::os::unix::fs::MetadataExt;
+    let inode = std::fs::metadata(path).ok()?.ino().to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let line = locks.lines().find(|line| line.contains("FLOCK") && line.contains(&format!(":{inode} ")))?;
+    // "1: FLOCK  ADVISORY  WRITE 1234 00:2f:5678 0 EOF"
+    line.split_whitespace().nth(4)?.parse().ok().map(Pid::from_raw).filter(|pid| pid.as_raw() > 1)
+}
+
 /// Stops what runs of the application, in order, and gives its volumes up.
 ///
 /// # Errors
@@ -259,7 +271,7 @@ struct Watch {
     suspicion: Suspicion,
     prober: Cut,
     /// `/sys/class/block/DEV/stat` of its devices.
-    counters: Vec<std::path::PathBuf>,
+    counters: Vec<PathBuf>,
     gone: bool,
     why: Option<Why>,
 }
@@ -417,7 +429,7 @@ impl Driver {
         });
         let device = |one: &crate::attach::Attachment| {
             let name = one.device().file_name()?.to_owned();
-            Some(std::path::Path::new("/sys/class/block").join(name).join("stat"))
+            Some(Path::new("/sys/class/block").join(name).join("stat"))
         };
         let counters = place.instance().attachments.iter().filter_map(device).collect();
         let suspicion = Suspicion::new(self.shared.app.suspicion, now_ns());
@@ -518,7 +530,7 @@ fn look(shared: &Shared) -> Result<Answer, NodeError> {
 }
 
 /// Requests completed and in flight on all devices; `None` when one cannot be read.
-fn storage_counters(paths: &[std::path::PathBuf]) -> Option<Seen> {
+fn storage_counters(paths: &[PathBuf]) -> Option<Seen> {
     let (mut completed, mut in_flight) = (0, 0);
     for path in paths {
         let text = std::fs::read_to_string(path).ok()?;

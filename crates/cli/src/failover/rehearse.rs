@@ -5,17 +5,21 @@
 
 use super::app::App;
 use super::clock::now_ns;
+use super::monitor;
 use super::node::Node;
 use super::place::{Down, Place};
 use super::timeline::{Entry, Timeline};
 use crate::exit::{ExitCode, fail};
 use nix::fcntl::{Flock, FlockArg};
+use segue_failover::note::{Note, Stage};
 use segue_types::api::SuperPhase;
 use segue_types::{LeaseId, SuperId};
 use serde::Serialize;
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What a rehearsal found.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -57,6 +61,14 @@ impl Report {
 /// Another rehearsal runs (exit code 5), a race is under way (7), the node does not answer (11). An instance that does not
 /// recover is no error: the report says so.
 pub fn rehearse(app: App, verify: bool, timeline: Timeline) -> anyhow::Result<Report> {
+    rehearse_until(app, verify, timeline, &AtomicBool::new(false))
+}
+
+/// As [`rehearse`], but gives up soon once `over` is true.
+///
+/// # Errors
+/// As [`rehearse`].
+pub fn rehearse_until(app: App, verify: bool, timeline: Timeline, over: &AtomicBool) -> anyhow::Result<Report> {
     let app = Arc::new(app);
     DirBuilder::new().recursive(true).mode(0o711).create(&app.run_dir)?;
     let path = app.run_dir.join("rehearse.lock");
@@ -78,11 +90,36 @@ pub fn rehearse(app: App, verify: bool, timeline: Timeline) -> anyhow::Result<Re
     report.log = place.instance().log;
     timeline.add("super", format!("{super_id}"));
     let cleanup = Cleanup { place: &place, node: &node, super_id, timeline: &timeline };
-    recover(&place, &leases, verify.then_some(app.instance.verify.as_deref()).flatten(), &mut report, &timeline);
+    let command = verify.then_some(app.instance.verify.as_deref()).flatten();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                if over.load(Ordering::SeqCst) {
+                    return place.revoke();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        recover(&place, &leases, command, &mut report, &timeline);
+        done.store(true, Ordering::SeqCst);
+    });
     report.primary_observed = node.look()?.phase == SuperPhase::Observed;
     report.cpu_ms = cleanup.finish();
     report.timeline = timeline.entries();
     Ok(report)
+}
+
+/// A rehearsal that was killed leaves a superposition; one of a monitor, or that a monitor may be about to use, stays.
+fn abort_remains(app: &App, node: &Node) -> anyhow::Result<()> {
+    let look = node.look()?;
+    let Some(super_id) = look.super_id.filter(|_| look.phase != SuperPhase::None) else { return Ok(()) };
+    let note: Option<Note> = look.note.parse().ok();
+    let racing = note.is_none_or(|note| matches!(note.stage, Stage::Racing { .. }));
+    if racing || monitor::lock_holder(&app.run_dir.join("monitor.lock")).is_some() {
+        return Err(fail(ExitCode::Conflict, "a race is under way on these volumes; try again when it is over"));
+    }
+    Ok(node.abort(super_id)?)
 }
 
 fn recover(place: &Place, leases: &[LeaseId], verify: Option<&str>, report: &mut Report, timeline: &Timeline) {

@@ -268,6 +268,9 @@ fn expand(template: &str, env: &BTreeMap<String, String>) -> String {
 }
 
 #[cfg(test)]
+mod conform_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
