@@ -50,6 +50,9 @@ pub struct VolumeSpec {
     /// Its file system; made by the first start if the volume has none.
     #[serde(default = "ext4")]
     pub fs: FsKind,
+    /// How often ext4 commits its journal when nobody asks it to, 1 s to 300 s.
+    #[serde(default = "thirty_s", deserialize_with = "duration")]
+    pub journal_commit: Duration,
     /// The volume's access token, if it needs one.
     #[serde(default)]
     pub token: Option<String>,
@@ -276,7 +279,7 @@ impl Default for RaceFile {
         RaceFile {
             mode: ModeName::Speculative,
             reds_timeout: Duration::from_secs(30),
-            deadline: Duration::from_secs(60),
+            deadline: Duration::from_secs(30),
             backoff_min: Duration::from_millis(500),
             backoff_max: Duration::from_secs(8),
             recovery_max: Duration::from_secs(600),
@@ -364,6 +367,8 @@ fn check_names(file: &AppFile) -> anyhow::Result<()> {
         segue_types::check_volume_name(&volume.name)?;
         let twice = file.volume[..i].iter().any(|other| other.name == volume.name);
         anyhow::ensure!(!twice, "volume {} is named twice", volume.name);
+        let commit = (1..=300).contains(&volume.journal_commit.as_secs());
+        anyhow::ensure!(commit, "volume {}: journal_commit must be 1s to 300s", volume.name);
     }
     let [a, b, r] = file.instance.ports;
     anyhow::ensure!(a != b && a != r && b != r && a.min(b).min(r) > 0, "instance.ports must be three different ports");
