@@ -220,6 +220,7 @@ struct SuspicionFile {
     silence_min: Duration,
     #[serde(deserialize_with = "duration")]
     silence_max: Duration,
+    longest_factor: f64,
     window: usize,
     refusals: u32,
     busy_factor: f64,
@@ -235,6 +236,7 @@ impl Default for SuspicionFile {
             deviation_min: Duration::from_nanos(t.deviation_ns_min),
             silence_min: Duration::from_nanos(t.silence_ns_min),
             silence_max: Duration::from_nanos(t.silence_ns_max),
+            longest_factor: t.longest_factor,
             window: t.window,
             refusals: t.refusals,
             busy_factor: t.busy_factor,
@@ -283,8 +285,8 @@ impl Default for RaceFile {
             backoff_min: Duration::from_millis(500),
             backoff_max: Duration::from_secs(8),
             recovery_max: Duration::from_secs(600),
-            backups_at_once: 10,
-            backups_per_hour: 20,
+            backups_at_once: 20,
+            backups_per_hour: 60,
             exit_is_certain: true,
         }
     }
@@ -388,6 +390,7 @@ fn thresholds(file: &SuspicionFile, probe: &ProbeSpec) -> anyhow::Result<Thresho
     anyhow::ensure!(file.phi > 0.0 && file.phi <= 300.0, "suspicion.phi must be above 0 and at most 300");
     anyhow::ensure!(file.refusals >= 1, "suspicion.refusals must be at least 1");
     anyhow::ensure!((1.0..=100.0).contains(&file.busy_factor), "suspicion.busy_factor must be 1 to 100");
+    anyhow::ensure!((0.0..=100.0).contains(&file.longest_factor), "suspicion.longest_factor must be 0 to 100");
     anyhow::ensure!(file.silence_min <= file.silence_max, "suspicion.silence_min must not exceed silence_max");
     anyhow::ensure!(file.deviation_min > Duration::ZERO, "suspicion.deviation_min must be above zero");
     Ok(Thresholds {
@@ -396,6 +399,7 @@ fn thresholds(file: &SuspicionFile, probe: &ProbeSpec) -> anyhow::Result<Thresho
         deviation_ns_min: ns(file.deviation_min),
         silence_ns_min: ns(file.silence_min),
         silence_ns_max: ns(file.silence_max),
+        longest_factor: file.longest_factor,
         window: file.window,
         refusals: file.refusals,
         busy_factor: file.busy_factor,

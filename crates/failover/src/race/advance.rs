@@ -73,8 +73,12 @@ impl Race {
         }
         if !self.bucket.take(now) {
             out.marks.push(Mark::RateLimited);
+            self.limited = true;
             let wait_until = self.bucket.next_at(now).unwrap_or(Nanos::MAX);
             self.next_try_at = wait_until.max(now + self.config.retry_ns);
+            if self.fence_is_due(now) {
+                self.fence_at(now, other);
+            }
             return;
         }
         let op = self.new_op();
@@ -89,7 +93,7 @@ impl Race {
             Mode::Oracle => self.told == Some(Order::FailOver),
             Mode::Reds { timeout_ns } => self.suspected.is_some_and(|since| now >= since.saturating_add(timeout_ns)),
             Mode::Speculative => self.suspected.is_some_and(|since| {
-                let hopeless = self.gone && self.config.exit_is_certain && self.tries > 0;
+                let hopeless = self.gone && self.config.exit_is_certain && (self.tries > 0 || self.limited);
                 hopeless || now >= since.saturating_add(self.config.deadline_ns)
             }),
         }

@@ -89,6 +89,8 @@ pub struct Race {
     note_retry_at: Nanos,
     /// Speculations tried during this suspicion.
     tries: u32,
+    /// A speculation of this suspicion found no token.
+    limited: bool,
     backoff_ns: u64,
     next_try_at: Nanos,
     bucket: Bucket,
@@ -111,6 +113,7 @@ impl Race {
             note_saving: None,
             note_retry_at: now,
             tries: 0,
+            limited: false,
             backoff_ns: config.backoff_ns_min,
             next_try_at: now,
             bucket: Bucket::new(config.rate, now),
@@ -177,6 +180,7 @@ impl Race {
         if self.suspected.is_none() && self.pointed.is_some() {
             self.suspected = Some(since);
             self.tries = 0;
+            self.limited = false;
             out.marks.push(Mark::Suspected);
         }
     }
