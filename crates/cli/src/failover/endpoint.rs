@@ -11,7 +11,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -42,6 +42,7 @@ pub struct Counters {
 /// A running endpoint; dropping it closes everything.
 pub struct Endpoint {
     moves: mpsc::UnboundedSender<Move>,
+    paused: Arc<AtomicBool>,
     address: SocketAddr,
     counters: Arc<Counters>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -61,6 +62,7 @@ struct Era {
 #[derive(Clone)]
 struct Shared {
     era: watch::Receiver<Arc<Era>>,
+    paused: Arc<AtomicBool>,
     hold: Duration,
     counters: Arc<Counters>,
 }
@@ -76,10 +78,14 @@ impl Endpoint {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = runtime.block_on(async { listen_on(listen) })?;
         let address = listener.local_addr()?;
-        let shared = counters.clone();
-        let serve = move || runtime.block_on(serve(listener, requests, hold, clients_max, shared));
+        let paused = Arc::new(AtomicBool::new(false));
+        let (first, ended) = new_era(None);
+        let (eras, era) = watch::channel(first);
+        let shared = Shared { era, paused: paused.clone(), hold, counters: counters.clone() };
+        let server = Server { listener, eras, era_ended: ended, clients_max, shared };
+        let serve = move || runtime.block_on(serve(server, requests));
         let thread = std::thread::Builder::new().name("endpoint".into()).spawn(serve)?;
-        Ok(Endpoint { moves, address, counters, thread: Some(thread) })
+        Ok(Endpoint { moves, paused, address, counters, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -90,6 +96,12 @@ impl Endpoint {
     /// Its counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// While paused, new clients are held although there is a target: it is suspected, and would only be cut off from
+    /// them. Clients that are connected already stay so.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
     }
 
     /// Cuts every connection and sends clients to this port of 127.0.0.1 from now on; `None`: holds them.
@@ -119,16 +131,17 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(1024)
 }
 
-async fn serve(
+struct Server {
     listener: TcpListener,
-    mut moves: mpsc::UnboundedReceiver<Move>,
-    hold: Duration,
+    eras: watch::Sender<Arc<Era>>,
+    /// Answers when the present era has ended.
+    era_ended: mpsc::Receiver<()>,
     clients_max: usize,
-    counters: Arc<Counters>,
-) {
-    let (first, mut era_ended) = new_era(None);
-    let (eras, era) = watch::channel(first);
-    let shared = Shared { era, hold, counters };
+    shared: Shared,
+}
+
+async fn serve(server: Server, mut moves: mpsc::UnboundedReceiver<Move>) {
+    let Server { listener, eras, mut era_ended, clients_max, shared } = server;
     let mut clients = JoinSet::new();
     loop {
         tokio::select! {
@@ -198,6 +211,7 @@ async fn find_instance(shared: &mut Shared) -> Option<(TcpStream, Arc<Era>)> {
         let era = shared.era.borrow_and_update().clone();
         let pause = match era.port {
             None => shared.hold,
+            Some(_) if shared.paused.load(Ordering::Relaxed) => RETRY,
             Some(port) => {
                 tokio::select! {
                     biased;
@@ -341,6 +355,21 @@ mod tests {
         endpoint.point(Some(closed));
         endpoint.point(Some(server("c")));
         assert_eq!(read(&mut client, 1), "c");
+    }
+
+    #[test]
+    fn fault_a_pause_holds_new_clients_and_leaves_the_others() {
+        let endpoint = endpoint(Duration::from_secs(20));
+        endpoint.point(Some(server("d")));
+        let mut old = connect(&endpoint);
+        assert_eq!(read(&mut old, 1), "d");
+        endpoint.pause(true);
+        let mut new = connect(&endpoint);
+        old.write_all(b"x").unwrap();
+        assert_eq!(read(&mut old, 1), "x");
+        assert_eq!(endpoint.counters().open.load(Ordering::Relaxed), 1);
+        endpoint.pause(false);
+        assert_eq!(read(&mut new, 1), "d");
     }
 
     #[test]

@@ -318,6 +318,7 @@ impl Driver {
         for command in std::mem::take(&mut self.out.commands) {
             self.carry_out(command);
         }
+        self.endpoint.pause(self.race.is_suspected());
         self.publish();
     }
 
