@@ -116,7 +116,7 @@ impl Cores {
             Backing::Path(path) => (DriveSpec::File { path: path.clone() }, path.display().to_string()),
             Backing::Memory(bytes) => (DriveSpec::Memory { bytes: *bytes }, "memory".to_owned()),
         };
-        let spec = PoolSpec { name: pool.name.clone(), drive, open: opener(pool) };
+        let spec = PoolSpec::engine(&pool.name, drive, engine_options(pool));
         let place = self.runtime.add_pool(spec).map_err(|source| {
             let hint = match (&pool.backing, &source) {
                 (Backing::Path(_), AddPoolError::Engine(_) | AddPoolError::Drive(DriveOpenError::Open { .. })) => {
@@ -198,31 +198,18 @@ impl Cores {
 }
 
 fn options(config: &Config) -> Options {
-    // Only address space: for all pools, though each core has but its share of them.
+    // Only address space: for all pools, though each core has but its share of them, and half as much again, because
+    // the runtime keeps a part of the region for clients.
     let engines_bytes: u64 = config.pools.iter().map(|pool| Engine::mem_bytes(&engine_options(pool))).sum();
     let machine = std::thread::available_parallelism().map_or(1, usize::from);
     Options {
         cores: config.pools.len().min(machine),
         io: if config.io_engine == IoEngine::Poll { IoChoice::Poll } else { IoChoice::Auto },
-        mem_bytes: (config.io_memory_bytes + engines_bytes) as usize,
+        mem_bytes: (config.io_memory_bytes + engines_bytes + engines_bytes / 2) as usize,
         ..Options::default()
     }
 }
 
 fn engine_options(pool: &PoolConfig) -> EngineOptions {
     EngineOptions { cache_bytes: pool.cache_bytes }
-}
-
-/// Opens the engine on the core's thread; a pool in memory is formatted first.
-fn opener(pool: &PoolConfig) -> Opener {
-    let options = engine_options(pool);
-    let fresh = matches!(pool.backing, Backing::Memory(_));
-    Box::new(move |dev, mem| {
-        if fresh {
-            let format = FormatOptions { uuid: segue_runtime::secret().to_le_bytes(), force: false };
-            Engine::format(dev, &format).map_err(|error| -> OpenFailure { Box::new(error) })?;
-        }
-        let engine = Engine::open(dev, mem, &options).map_err(|error| -> OpenFailure { Box::new(error) })?;
-        Ok(Box::new(engine) as Box<dyn Machine>)
-    })
 }
