@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Node, nbdinfo, run, segue};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::path::Path;
 use std::process::Command;
 
@@ -68,6 +68,8 @@ fn conform_a_token_opens_its_volume_and_no_other_does() {
 /// An authority, and files that it signed: `ca-cert.pem` and `NAME-cert.pem`, `NAME-key.pem` as libnbd expects them.
 fn certificates(dir: &Path, name: &str) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
+    // Names that differ: a certificate that bears its issuer's name looks self-signed to some clients.
+    params.distinguished_name.push(DnType::CommonName, "segue test authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     std::fs::create_dir_all(dir).unwrap();
@@ -75,6 +77,7 @@ fn certificates(dir: &Path, name: &str) {
     for who in [name, "server"] {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, who);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let cert = params.signed_by(&key, &authority).unwrap();
         std::fs::write(dir.join(format!("{who}-cert.pem")), cert.pem()).unwrap();
