@@ -35,7 +35,8 @@ pub struct Options {
     pub connection_requests_max: usize,
     /// Time for a client to get through the handshake.
     pub handshake_timeout: Duration,
-    /// Longest time that a core looks for new requests under load before it sleeps. Zero: it sleeps at once.
+    /// Longest time that a core looks for new requests before it sleeps, under load and where that serves more (it
+    /// tries both). Zero: it always sleeps at once.
     pub spin: Duration,
 }
 
@@ -50,7 +51,7 @@ impl Default for Options {
             connection_bytes_max: 4 << 20,
             connection_requests_max: 1024,
             handshake_timeout: Duration::from_secs(30),
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(150),
         }
     }
 }

@@ -104,6 +104,7 @@ impl Core {
 
     fn finish(&mut self, pool: usize, reply: Reply, extent: usize) {
         let req = self.reqs.remove(reply.tag.0 as u32);
+        self.answered += 1;
         let id = req.conn;
         let conn = &mut self.conns[id];
         conn.requests -= 1;

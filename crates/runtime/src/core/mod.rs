@@ -12,6 +12,7 @@ mod control;
 mod finish;
 mod life;
 mod pump;
+mod spin;
 mod tls;
 mod tx;
 
@@ -86,13 +87,9 @@ pub(crate) struct Core {
     next_check: Nanos,
     registered: bool,
     stopping: Option<control::Stopping>,
-    spin: Spin,
-}
-
-/// Whether looking again at once pays, judged by how long the last waits were.
-#[derive(Default)]
-struct Spin {
-    wait_ns_mean: u64,
+    spin: spin::Spin,
+    /// Requests answered in this turn.
+    answered: u64,
 }
 
 impl Core {
@@ -106,6 +103,7 @@ impl Core {
         let status = CoreStatus { io: io.mode(), io_note };
         let mem = Mem::new(options.mem_bytes);
         let counters = shared.cores[number].counters.clone();
+        let spin_ns = options.spin.as_nanos() as Nanos;
         let core = Core {
             io,
             number,
@@ -131,7 +129,8 @@ impl Core {
             next_check: 0,
             registered: false,
             stopping: None,
-            spin: Spin::default(),
+            spin: spin::Spin::new(spin_ns),
+            answered: 0,
         };
         Ok((core, status))
     }
@@ -156,45 +155,40 @@ impl Core {
     }
 
     fn read_clock(&mut self) {
-        self.now = self.started.elapsed().as_nanos() as Nanos + 1;
+        let before = self.now;
+        self.now = self.clock();
+        self.spin.turned(self.now, self.now - before, std::mem::take(&mut self.answered));
     }
 
-    /// Sends what the last turn made and waits for something to end. Under load it looks a few times without
-    /// sleeping first, as waking up costs more than a short look.
+    fn clock(&self) -> Nanos {
+        self.started.elapsed().as_nanos() as Nanos + 1
+    }
+
+    /// Sends what the last turn made and waits for something to end; looks for a while first where that pays.
     fn wait(&mut self) -> io::Result<()> {
         let wait_ns = self.wait_ns();
-        let spin_ns = self.options.spin.as_nanos() as u64;
-        let spins = wait_ns != Some(0) && self.spin.wait_ns_mean < spin_ns && spin_ns > 0 && !self.conns.is_empty();
-        if !spins {
-            self.io.turn(wait_ns, &mut self.done)?;
-            self.note_wait();
-            return Ok(());
+        let look_ns = self.spin.look_ns();
+        if look_ns == 0 || wait_ns == Some(0) {
+            return self.io.turn(wait_ns, &mut self.done);
         }
-        let until = self.now + spin_ns + 2 * self.spin.wait_ns_mean;
+        let until = self.now + look_ns;
         loop {
             self.io.turn(Some(0), &mut self.done)?;
-            if self.only_sends_ended() {
-                let now = self.started.elapsed().as_nanos() as Nanos;
-                if now < until {
-                    std::hint::spin_loop();
-                    continue;
+            if !self.done.is_empty() {
+                if self.done.iter().any(|end| end.token >> KIND_SHIFT != KIND_SEND) {
+                    return Ok(());
                 }
-                if self.done.is_empty() {
-                    self.io.turn(self.wait_ns(), &mut self.done)?;
+                // Replies that went out: their buffers come back, and the looking goes on.
+                self.take_ends();
+                if !self.dirty.is_empty() || !self.hungry.is_empty() {
+                    return Ok(());
                 }
             }
-            self.note_wait();
-            return Ok(());
+            if self.clock() >= until {
+                return self.io.turn(self.wait_ns(), &mut self.done);
+            }
+            std::hint::spin_loop();
         }
-    }
-
-    fn only_sends_ended(&self) -> bool {
-        self.done.iter().all(|done| done.token >> KIND_SHIFT == KIND_SEND)
-    }
-
-    fn note_wait(&mut self) {
-        let waited = (self.started.elapsed().as_nanos() as Nanos).saturating_sub(self.now);
-        self.spin.wait_ns_mean = (self.spin.wait_ns_mean * 7 + waited.min(10_000_000)) / 8;
     }
 
     /// How long the kernel may wait: until an engine or a timeout wants the loop, or for ever.
