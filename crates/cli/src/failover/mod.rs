@@ -1,7 +1,8 @@
 //! Failover for real: `segue failover`, and the same as a library for drills.
 //!
 //! Owns: the drivers around the race (processes, probes, endpoint, attachments, the node) and the commands.
-//! Never: decides a failover; `segue_failover` does. Invariant: what the race ordered is done, or it is told that it was not.
+//! Never: decides a failover; `segue_failover` does.
+//! Invariant: what the race ordered is done, or it is told that it was not.
 //!
 //! For drills: load an [`App`], start a [`Monitor`], wait with [`Monitor::wait_serving`], break what [`Monitor::seat`]
 //! names ([`Instance::family`] for its processes, [`Instance::attachments`] for its disks), tell an oracle with

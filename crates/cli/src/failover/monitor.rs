@@ -143,11 +143,6 @@ impl Monitor {
         Ok(Monitor { messages, shared, thread: Some(thread) })
     }
 
-    /// Waits until an instance serves and nothing is left over; false when `limit` passed first.
-    pub fn wait_calm(&self, limit: Duration) -> bool {
-        self.wait(limit, |status| status.calm)
-    }
-
     /// Waits until an instance serves; false when `limit` passed first.
     pub fn wait_serving(&self, limit: Duration) -> bool {
         self.wait(limit, |status| status.state == "serving")

@@ -61,16 +61,10 @@ struct Record {
 pub struct Instance {
     /// `a`, `b` or `r`.
     pub slot: &'static str,
-    /// Its private port on 127.0.0.1.
-    pub port: u16,
     /// Its processes, if one was started.
     pub family: Option<Family>,
     /// Its attachments, one per volume.
     pub attachments: Vec<Attachment>,
-    /// Where its volumes are mounted, in the application's order.
-    pub mounts: Vec<PathBuf>,
-    /// Its private socket directory.
-    pub socket_dir: PathBuf,
     /// Its log.
     pub log: PathBuf,
 }
@@ -167,16 +161,7 @@ impl Place {
     /// What is here.
     pub fn instance(&self) -> Instance {
         let family = self.record().leader.map(|leader| self.family(leader));
-        let volumes = 0..self.app.volumes.len();
-        Instance {
-            slot: NAMES[self.index],
-            port: self.port(),
-            family,
-            attachments: self.attachments(),
-            mounts: volumes.map(|i| self.mount_dir(i)).collect(),
-            socket_dir: self.socket_dir(),
-            log: self.log(),
-        }
+        Instance { slot: NAMES[self.index], family, attachments: self.attachments(), log: self.log() }
     }
 
     /// A probe of the instance here.

@@ -1,8 +1,9 @@
 //! An instance's processes: started as an unprivileged user, found again after a restart, signalled together.
 //!
 //! Owns: the instance's session, its control group where the system has one, and the search for every process of it.
-//! Never: decides what to start or stop. Invariant: a pid is used only together with the start time of its process, so
-//! that a pid that was given to another process is never signalled.
+//! Never: decides what to start or stop.
+//! Invariant: a pid is used only together with the start time of its process, so that a pid that was given to another
+//! process is never signalled.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, User};

@@ -76,12 +76,7 @@ pub fn rehearse_until(app: App, verify: bool, timeline: Timeline, over: &AtomicB
     let _lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
         .map_err(|_| fail(ExitCode::Busy, format!("another rehearsal of {} runs", app.name)))?;
     let node = Node::new(&app).with_holder(format!("rehearsal of {}", app.name));
-    if node.look()?.phase != SuperPhase::None {
-        return Err(fail(
-            ExitCode::Conflict,
-            "a race or rehearsal is under way on these volumes; try again when it is over",
-        ));
-    }
+    abort_remains(&app, &node)?;
     let place = Place::new(&app, 2, &timeline)?;
     place.stop(Down::Cut);
     let began = now_ns();

@@ -70,10 +70,4 @@ impl Timeline {
     pub fn entries(&self) -> Vec<Entry> {
         self.0.entries.lock().expect("nothing panics while holding it").clone()
     }
-
-    /// Time of the first entry named `event` at or after `since_ns`.
-    pub fn first(&self, event: &str, since_ns: Nanos) -> Option<Nanos> {
-        let entries = self.0.entries.lock().expect("nothing panics while holding it");
-        entries.iter().find(|entry| entry.event == event && entry.t_ns >= since_ns).map(|entry| entry.t_ns)
-    }
 }
