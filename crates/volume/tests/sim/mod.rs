@@ -7,6 +7,7 @@
 
 pub mod content;
 pub mod model;
+pub mod scene;
 pub mod torture;
 
 use segue_des::{Chance, Cut, Drive, DriveOp, Faults, Image, Queue, Timing, TraceHash};
