@@ -163,6 +163,11 @@ impl Superblock {
             || sb.root_bytes > layout.area_blocks * BLOCK_BYTES
             || sb.journal_position > layout.journal_blocks
             || sb.cache_pages > 1 << 32
+            // A checkpoint is complete only when everything before its journal position is durable; and numbers that
+            // grow by one do not come near the end of their range.
+            || sb.journal_sequence > sb.durable_sequence.saturating_add(1)
+            || sb.journal_sequence == 0
+            || sb.sequence.max(sb.durable_sequence) >= 1 << 62
         {
             return Err(SuperblockError::NotAPool);
         }

@@ -193,8 +193,13 @@ impl Engine {
             return;
         }
         let cut = self.ckpt.wants_cut();
-        if self.log.bytes.is_empty() && !cut {
+        if self.log.bytes.is_empty() {
             self.commit.wanted = false;
+            if cut {
+                // Everything is in the journal already, so the cut needs no record of its own. A pool that crashed
+                // with a full journal could not write one when it is opened.
+                self.cut(mem, out);
+            }
             return;
         }
         let due = self.commit_due_at().is_some_and(|at| at <= self.now);
