@@ -21,7 +21,8 @@ fn lives(test: &str, seeds: u64, plan: &Plan, expected: &[&str]) {
         counts.into_iter().for_each(|(what, n)| *sum.entry(what).or_default() += n);
     });
     let sum = sum.into_inner();
-    let replaying = std::env::var_os("SEGUE_SEED").is_some();
+    // A part of the seeds need not do everything.
+    let replaying = ["SEGUE_SEED", "SEGUE_PERCENT"].iter().any(|name| std::env::var_os(name).is_some());
     let missing = expected.iter().filter(|what| !sum.contains_key(**what)).collect::<Vec<_>>();
     assert!(replaying || missing.is_empty(), "the plan never does {missing:?}: {sum:?}");
 }
