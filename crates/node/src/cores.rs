@@ -8,10 +8,10 @@ use crate::daemon::DaemonErrorKind;
 use crate::port::Port;
 use segue_runtime::drive::DriveOpenError;
 use segue_runtime::{
-    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Machine, OpenFailure, Opener, Options,
-    PoolSpec, Runtime, Snapshot, StartError, StopError, Tls,
+    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Options, PoolSpec, Runtime, Snapshot,
+    StartError, StopError, Tls,
 };
-use segue_volume::engine::{Engine, EngineOptions, FormatOptions};
+use segue_volume::engine::{Engine, EngineOptions};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
