@@ -1,7 +1,8 @@
 //! The daemon behind one attachment: puts it together, serves it, takes it down.
 //!
-//! Owns: every resource of the attachment, in the order they were made. Never: leaves one behind, but to a process that still
-//! uses it. Invariant: the control socket appears only when everything stands, and the state directory goes last.
+//! Owns: every resource of the attachment, in the order they were made. Never: leaves one behind, but to a process that
+//! still uses it.
+//! Invariant: the control socket appears only when everything stands, and the state directory goes last.
 
 use super::control::{Answer, AttachStatus, Command};
 use super::filesystem;

@@ -1,7 +1,8 @@
 //! File systems on an attached device: is there one, make one, mount it, let go of it.
 //!
 //! Owns: probing by magic numbers, `mkfs`, `mount`, `umount`, and the shutdown of a file system that must die at once.
-//! Never: makes a file system on a device that has anything on it. Invariant: what could not be read is not blank.
+//! Never: makes a file system on a device that has anything on it.
+//! Invariant: what could not be read is not blank.
 
 use super::options::FsKind;
 use std::fs::File;

@@ -1,7 +1,8 @@
 //! The kernel's FUSE protocol, as much of it as one file needs, and the mount of it.
 //!
 //! Owns: the bytes of requests and answers, and `mount`/`umount` of the FUSE directory. Never: decides what a request means
-//! for the node. Invariant: every request that wants an answer is either answered here or handed on with its mark.
+//! for the node.
+//! Invariant: every request that wants an answer is either answered here or handed on with its mark.
 //!
 //! Spoken directly instead of through a library because the event loop must hold requests open across reconnects, answer
 //! reads straight from the network buffer, and fail everything at one command.

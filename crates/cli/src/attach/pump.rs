@@ -1,7 +1,8 @@
 //! The event loop of an attachment: kernel on one side, node on the other, the ledger between.
 //!
-//! Owns: the FUSE channel, the sockets and their buffers, one thread. Never: blocks but in `epoll_wait`, or decides what may
-//! be sent (the ledger does). Invariant: no new connection is used before the old ones were seen closed by the node.
+//! Owns: the FUSE channel, the sockets and their buffers, one thread. Never: blocks but in `epoll_wait`, or decides what
+//! may be sent (the ledger does).
+//! Invariant: no new connection is used before the old ones were seen closed by the node.
 //!
 //! Hot path, per block request: one read from FUSE, one send, one receive, one write to FUSE. A write's payload is copied
 //! once (into the ledger, which must keep it anyway); a read's goes from the receive buffer to the kernel as it is.

@@ -1,7 +1,8 @@
 //! The state directory of an attachment: who runs it and what it is made of.
 //!
 //! Owns: `/run/segue/attach/NAME/` with its lock, record, log, socket and FUSE directory. Never: takes down a live daemon's
-//! things. Invariant: the lock is held exactly as long as the daemon lives, so a pid that was reused fools nobody.
+//! things.
+//! Invariant: the lock is held exactly as long as the daemon lives, so a pid that was reused fools nobody.
 //!
 //! A daemon that was killed leaves its mount and FUSE directory behind, both failing every access; [`clean_up`] removes them.
 
