@@ -69,7 +69,7 @@ fn crash_long_lives_wrap_the_journal() {
         power_cuts: 3,
         ..Plan::default()
     };
-    lives("crash_long_lives_wrap_the_journal", 12, &plan, ALL);
+    lives("crash_long_lives_wrap_the_journal", 8, &plan, ALL);
 }
 
 /// Versions come and go: mostly supers, collapses, snapshots, deletes, and cuts among their clean-up.
@@ -77,7 +77,7 @@ fn crash_long_lives_wrap_the_journal() {
 fn crash_versions_and_their_clean_up() {
     let plan = Plan { weights: [12, 2, 4, 4, 2, 2, 0, 14, 40], actions: 400, power_cuts: 3, ..Plan::default() };
     let expected: Vec<&str> = ALL.iter().copied().filter(|what| *what != "block status").collect();
-    lives("crash_versions_and_their_clean_up", 400, &plan, &expected);
+    lives("crash_versions_and_their_clean_up", 300, &plan, &expected);
 }
 
 /// A pool that is nearly always full.
@@ -94,7 +94,7 @@ fn crash_a_full_pool_recovers() {
     };
     let mut expected = ALL.to_vec();
     expected.push("no space");
-    lives("crash_a_full_pool_recovers", 80, &plan, &expected);
+    lives("crash_a_full_pool_recovers", 50, &plan, &expected);
 }
 
 /// The power goes off at every single operation of a few lives, not only at lucky ones.

@@ -31,7 +31,7 @@ fn life_with_failure(seed: u64, k: u64, count: u64) -> bool {
 
 #[test]
 fn fault_any_operation_may_fail() {
-    for_seeds("fault_any_operation_may_fail", BINARY, 3, |seed| {
+    for_seeds("fault_any_operation_may_fail", BINARY, 2, |seed| {
         let at_open = Torture::new(seed, &Plan::default()).sim.drive.stats().ops;
         let mut k = at_open + 1;
         while life_with_failure(seed, k, 1) {

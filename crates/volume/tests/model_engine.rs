@@ -15,7 +15,7 @@ const BINARY: &str = "model_engine";
 #[test]
 fn model_long_lives_agree_with_the_twin() {
     let plan = Plan { actions: 6_000, power_cuts: 0, volumes_max: 8, depth: 24, ..Plan::default() };
-    for_seeds("model_long_lives_agree_with_the_twin", BINARY, 60, |seed| drop(run(seed, &plan)));
+    for_seeds("model_long_lives_agree_with_the_twin", BINARY, 30, |seed| drop(run(seed, &plan)));
 }
 
 /// Few cached map pages: every walk may have to read, and every change may have to wait.
@@ -24,7 +24,7 @@ fn model_a_small_cache_changes_nothing() {
     let options = EngineOptions { cache_bytes: 0 };
     let plan =
         Plan { options, scatter: true, actions: 8_000, power_cuts: 0, volumes_max: 8, depth: 32, ..Plan::default() };
-    for_seeds("model_a_small_cache_changes_nothing", BINARY, 40, |seed| drop(run(seed, &plan)));
+    for_seeds("model_a_small_cache_changes_nothing", BINARY, 20, |seed| drop(run(seed, &plan)));
 }
 
 /// The pool is full most of the time: refusals are clean, the rest is served, and space comes back.
@@ -41,7 +41,7 @@ fn model_a_full_pool_refuses_and_recovers() {
         ..Plan::default()
     };
     let full = Cell::new(0u64);
-    for_seeds("model_a_full_pool_refuses_and_recovers", BINARY, 40, |seed| {
+    for_seeds("model_a_full_pool_refuses_and_recovers", BINARY, 20, |seed| {
         let (_, counts) = run(seed, &plan);
         full.set(full.get() + counts.get("no space").copied().unwrap_or(0));
     });
@@ -60,5 +60,5 @@ fn model_versions_stay_apart() {
         aligned: true,
         ..Plan::default()
     };
-    for_seeds("model_versions_stay_apart", BINARY, 60, |seed| drop(run(seed, &plan)));
+    for_seeds("model_versions_stay_apart", BINARY, 30, |seed| drop(run(seed, &plan)));
 }
