@@ -9,7 +9,7 @@ use super::endpoint::Endpoint;
 use super::node::{Node, NodeError};
 use super::place::{Down, Instance, Place};
 use super::probe::{Cut, Outcome};
-use super::timeline::{Entry, Timeline};
+use super::timeline::{Listener, Timeline};
 use crate::exit::{ExitCode, fail};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Pid;
@@ -35,7 +35,7 @@ const STATUS_EVERY_NS: u64 = 1_000_000_000;
 #[derive(Default)]
 pub struct Options {
     /// Called with each entry of the timeline, in order; must not block for long.
-    pub on_entry: Option<Box<dyn Fn(&Entry) + Send + Sync>>,
+    pub on_entry: Option<Listener>,
 }
 
 /// What is left when a monitor ends.

@@ -25,7 +25,8 @@ pub struct Entry {
     pub detail: String,
 }
 
-type Listener = Box<dyn Fn(&Entry) + Send + Sync>;
+/// Called with each new entry.
+pub type Listener = Box<dyn Fn(&Entry) + Send + Sync>;
 
 /// A shared timeline. Cheap to clone.
 #[derive(Clone, Default)]
