@@ -199,6 +199,7 @@ fn conform_fio_verifies_what_it_wrote_through_a_killed_node() {
         "--verify_fatal=1",
         "--do_verify=1",
         "--fsync=64",
+        "--verify_state_save=0",
     ]);
     let mut fio =
         fio.arg(format!("--filename={}", device.display())).stdout(std::process::Stdio::null()).spawn().unwrap();
