@@ -138,13 +138,15 @@ pub fn claim(state_dir: &Path, name: &str) -> Result<Option<(StateDir, Flock<Fil
 /// Takes down what a dead daemon left: its mount, its loop device, its FUSE mount.
 fn take_remains(state: &StateDir) {
     tracing::info!(dir = %state.dir.display(), "taking down what a dead daemon left");
-    if let Some(record) = state.read() {
-        if let Some(mount) = &record.mount
-            && filesystem::mounts_of(&record.device).iter().any(|on| Path::new(on) == mount)
-        {
-            filesystem::shut_down(mount);
-            let _ = fuse::umount_lazily(mount);
-        }
+    // The device may be another's by now: only what still stands on our file is ours.
+    let ours =
+        |device: &Path| loopdev::backing_file(device).is_some_and(|file| Path::new(&file).starts_with(state.fuse()));
+    if let Some(record) = state.read().filter(|record| ours(&record.device))
+        && let Some(mount) = &record.mount
+        && filesystem::mounts_of(&record.device).iter().any(|on| Path::new(on) == mount)
+    {
+        filesystem::shut_down(mount);
+        let _ = fuse::umount_lazily(mount);
     }
     loopdev::free_all_under(&state.fuse());
     let _ = fuse::umount_lazily(&state.fuse());
