@@ -26,7 +26,7 @@ const BANNED: &[(&str, &str)] = &[
     (concat!("unimple", "mented!("), "no unfinished code"),
     (concat!("db", "g!("), "left over from debugging"),
     (concat!("place", "holder"), "no stand-ins"),
-    (concat!("#[ig", "nore"), "a test runs or does not exist"),
+    (concat!("#[ig", "nore]"), "say why: #[ignore = \"...\"]"),
 ];
 
 /// Runs every rule and prints what it found.
@@ -103,12 +103,9 @@ fn text_complaints(source: &Source) -> Vec<String> {
 /// A file opens with what it is, what it owns and never does, and its invariant, in `//!` lines.
 fn header_complaint(source: &Source) -> Option<String> {
     let header: Vec<&str> = source.text.lines().take_while(|line| line.starts_with("//!")).collect();
-    let has = |start: &str| header.iter().any(|line| line.starts_with(start));
     let text = header.join(" ");
-    let good = header.first().is_some_and(|line| line.len() > 10)
-        && has("//! Owns: ")
-        && text.contains("Never: ")
-        && has("//! Invariant: ");
+    let parts = ["Owns: ", "Never: ", "Invariant: "].iter().all(|part| text.contains(part));
+    let good = header.first().is_some_and(|line| line.len() > 10) && parts;
     (!good).then(|| {
         format!("{}: open with `//! WHAT IT IS.`, `//! Owns: ... Never: ...`, `//! Invariant: ...`", source.path)
     })

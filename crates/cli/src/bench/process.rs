@@ -153,7 +153,7 @@ impl Node {
         let path = at.join("segue.toml");
         fs::write(&path, config).context("write the node's configuration")?;
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
-        command.args(["node", "start", "--config"]).arg(&path);
+        command.args(["node", "start", "--foreground", "--config"]).arg(&path);
         let mut server = Server::start("segue node", command, &at.join("node.log"))?;
         let client = AdminClient::new(at.join("admin.sock"));
         server.wait_until(|| client.node().is_ok())?;

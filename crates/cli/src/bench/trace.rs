@@ -1,7 +1,7 @@
 //! A block trace and the map of objects that were populated before it began.
 //!
 //! Owns: the two text formats and what copy-on-write at 64 KiB would copy. Never: does the I/O.
-//! Invariant: a trace in memory is in time order, in range, and 4 KiB-aligned.
+//! Invariant: a trace in memory is in time order, in range, and aligned: writes to 4 KiB, reads to sectors.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
@@ -72,8 +72,9 @@ impl Trace {
         let mut requests = Vec::new();
         for (i, line) in lines.filter(|(_, line)| !line.is_empty()) {
             let request = parse_line(line).with_context(|| format!("line {}: `{line}`", i + 1))?;
-            let aligned = request.offset.is_multiple_of(4096) && request.len.is_multiple_of(4096) && request.len > 0;
-            ensure!(aligned, "line {}: not a multiple of 4096", i + 1);
+            let unit = if request.write { 4096 } else { 512 };
+            let aligned = request.offset.is_multiple_of(u64::from(unit)) && request.len.is_multiple_of(unit);
+            ensure!(aligned && request.len > 0, "line {}: not a multiple of {unit}", i + 1);
             ensure!(request.offset + u64::from(request.len) <= size, "line {}: beyond the map's {size} bytes", i + 1);
             requests.push(request);
         }
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!((facts.reads, facts.writes, facts.populated_objects, facts.duration_us), (1, 3, 3, 9));
         // Object 0 by its first partial write; object 1 and 2 are first written whole; object 3 in part.
         assert_eq!((facts.cow_copies, facts.cow_bytes), (1, OBJECT_BYTES));
-        for bad in ["0,X,0,4096,a", "0,W,1,4096,a", "0,W,262144,4096,a", "0,W,0", ""] {
+        for bad in ["0,X,0,4096,a", "0,W,512,4096,a", "0,R,1,512,a", "0,W,262144,4096,a", "0,W,0", ""] {
             assert!(Trace::parse(&format!("{HEAD}{bad}\n"), b"1101").is_err(), "{bad}");
         }
     }

@@ -91,6 +91,11 @@ pub(crate) struct Commit {
 }
 
 impl Commit {
+    /// A commit is on its way to the drive and an admin operation waits for it.
+    pub(crate) fn answers_admin(&self) -> bool {
+        self.state != State::Idle && self.waiting.iter().any(|(_, waiter)| matches!(waiter, Waiter::Admin(..)))
+    }
+
     pub(crate) fn new(record: Buf, position: u64, next_sequence: u64, durable_sequence: u64) -> Commit {
         Commit {
             state: State::Idle,

@@ -146,7 +146,8 @@ impl Engine {
     }
 
     fn wake_at(&self) -> Option<Nanos> {
-        if self.poisoned.is_none() && (self.clean.runnable() || self.scrub.runnable()) {
+        let clean = self.clean.runnable() && !self.commit.answers_admin();
+        if self.poisoned.is_none() && (clean || self.scrub.runnable()) {
             return Some(0);
         }
         self.commit_due_at()
@@ -158,7 +159,10 @@ impl Engine {
         if self.poisoned.is_some() {
             return;
         }
-        self.run_cleaning(mem, out);
+        // Whoever asked for a collapse or an abort is answered before the clean-up that follows from it takes the drive.
+        if !self.commit.answers_admin() {
+            self.run_cleaning(mem, out);
+        }
         self.run_scrub(mem, out);
     }
 
