@@ -39,8 +39,14 @@ impl CoreShared {
         self.bell.ring();
         if self.gone.load(Ordering::Acquire) {
             // Nobody will read it any more; dropping it tells whoever waits.
-            self.inbox.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.empty();
         }
+    }
+
+    /// Drops what came, outside the lock: to drop a question is to answer it, perhaps into this very inbox.
+    fn empty(&self) {
+        let left = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(left);
     }
 
     /// Moves what came into `into`, which is empty.
@@ -236,7 +242,7 @@ struct Farewell(Arc<CoreShared>);
 impl Drop for Farewell {
     fn drop(&mut self) {
         self.0.gone.store(true, Ordering::Release);
-        self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.empty();
     }
 }
 

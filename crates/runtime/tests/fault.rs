@@ -179,3 +179,21 @@ fn fault_memory_that_is_short_makes_clients_wait_not_fail() {
         served.stop();
     }
 }
+
+#[test]
+fn fault_a_client_that_never_reads_does_not_hold_up_a_stop() {
+    let worlds = WORLDS.map(|world| {
+        std::thread::spawn(move || {
+            let served = Served::new(world, Options { cores: 2, ..Options::default() });
+            let mut stuck = Client::open(&served.socket, VOLUME, true);
+            for n in 0..16 {
+                stuck.put(&request(client::READ, 0, n, 0, 256 << 10));
+            }
+            wait_for("requests to be taken", || served.runtime.counters()[0].ops[0].requests > 0);
+            served.stop();
+        })
+    });
+    for world in worlds {
+        world.join().unwrap();
+    }
+}

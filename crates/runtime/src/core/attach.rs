@@ -9,6 +9,7 @@ use super::tls::TlsStream;
 use super::{Core, conn::Conn};
 use crate::chance;
 use crate::options::CallError;
+use crate::runtime::CoreShared;
 use segue_types::{ExportAccess, ExportName, LeaseId};
 use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, AttachState, VolumeKind, VolumeState};
 use segue_wire::nbd::server::{ExportInfo, Refusal, RefusalCode, Session};
@@ -29,6 +30,35 @@ pub(crate) struct Answer {
     /// Place of the pool in the runtime's list.
     pub(super) place: usize,
     pub(super) result: Result<AdminReply, CallError>,
+}
+
+/// A question on its way: it comes back answered, also when the core it went to has ended.
+struct Question {
+    home: Arc<CoreShared>,
+    conn: u32,
+    generation: u32,
+    place: usize,
+    open: bool,
+}
+
+impl Question {
+    fn answer(mut self, result: Result<AdminReply, CallError>) {
+        self.send(result);
+    }
+
+    fn send(&mut self, result: Result<AdminReply, CallError>) {
+        self.open = false;
+        let Question { conn, generation, place, .. } = *self;
+        self.home.send(Msg::Answer(Answer { conn, generation, place, result }));
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        if self.open {
+            self.send(Err(CallError::Stopped));
+        }
+    }
 }
 
 /// A connection on its way to another core.
@@ -97,10 +127,9 @@ impl Core {
         self.conns[id].lookup.as_mut().expect("a lookup is on").asked = places.len();
         for (place, pool) in places.iter().enumerate() {
             let home = self.shared.cores[self.number].clone();
-            let reply = Box::new(move |result| {
-                home.send(Msg::Answer(Answer { conn: id, generation, place, result }));
-            });
-            // A runtime that stops drops the question; the connection is then closed with the rest.
+            let question = Question { home, conn: id, generation, place, open: true };
+            let reply = Box::new(move |result| question.answer(result));
+            // A question that nobody takes answers itself when it is dropped.
             let _ = self.shared.admin(&pool.name, op(), reply);
         }
         if places.is_empty() {

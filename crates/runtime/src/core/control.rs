@@ -10,6 +10,7 @@ use crate::drive::Drive;
 use crate::listen;
 use crate::options::{AddPoolError, CallError, ListenAddr, PoolPlace, PoolSpec, Tls};
 use crate::pool::PoolHost;
+use segue_volume::mem::MAX_BUF_BYTES;
 use segue_volume::op::{AdminError, AdminOp, AdminReply, Event, Tag};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -146,17 +147,23 @@ impl Core {
         let memory = !host.on_file();
         if !memory && !self.registered {
             self.registered = true;
-            let (base, bytes) = self.mem.region();
-            let bytes = bytes.min(self.options.registered_bytes);
-            if bytes > 0 && !self.io.register_memory(base, bytes) {
-                tracing::info!("the kernel does not register I/O memory; buffers are mapped for each I/O");
-            }
+            self.register_memory();
         }
         let place = PoolPlace { name: spec.name.clone(), core: self.number, direct: host.is_direct(), memory };
         self.pools.push(Pool { name: spec.name, host, ended: false });
         // The engine may have background work left over from before: it says so after its first step.
         self.feed(self.pools.len() - 1, Event::Tick);
         Ok(place)
+    }
+
+    /// Registers the memory that clients' buffers will come from: what lies behind the engine's own.
+    fn register_memory(&mut self) {
+        let (base, capacity) = self.mem.region();
+        let skip = self.mem.used_bytes().next_multiple_of(MAX_BUF_BYTES).min(capacity);
+        let bytes = self.options.registered_bytes.min(capacity - skip);
+        if bytes > 0 && !self.io.register_memory(unsafe { base.add(skip) }, bytes) {
+            tracing::info!("the kernel does not register I/O memory; buffers are mapped for each I/O");
+        }
     }
 
     fn listen(&mut self, fd: OwnedFd, addr: ListenAddr, tls: Tls) {

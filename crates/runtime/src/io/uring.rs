@@ -245,7 +245,7 @@ impl Backend for Uring {
 }
 
 fn length(msg: &libc::msghdr) -> i32 {
-    let vectors = unsafe { std::slice::from_raw_parts(msg.msg_iov, msg.msg_iovlen as usize) };
+    let vectors = unsafe { std::slice::from_raw_parts(msg.msg_iov, msg.msg_iovlen) };
     vectors.iter().map(|vector| vector.iov_len as i32).sum()
 }
 
