@@ -23,7 +23,7 @@ pub fn read(root: &Path) -> Result<Exceptions> {
     }
     let text = fs::read_to_string(&path).with_context(|| format!("read {LIST}"))?;
     let table: BTreeMap<String, Exceptions> = toml::from_str(&text).with_context(|| format!("parse {LIST}"))?;
-    Ok(table.into_iter().flat_map(|(_, entries)| entries).collect())
+    Ok(table.into_values().flatten().collect())
 }
 
 /// Compares what was measured as too long with what is allowed; returns the complaints.

@@ -4,6 +4,7 @@
 //! Invariant: files come in a fixed order, so two runs over one tree print the same.
 
 use anyhow::{Context, Result};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +69,10 @@ fn walk(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
         }
         let ending = path.extension().unwrap_or_default().to_string_lossy().into_owned();
         // Scripts without an ending stand in scripts/ and .ci/.
-        let script = ending.is_empty() && (path.parent().is_some_and(|p| p.ends_with("scripts") || p.ends_with(".ci")));
+        let script = ending.is_empty()
+            && (path
+                .parent()
+                .is_some_and(|p| ["scripts", ".ci"].iter().any(|dir| p.file_name() == Some(OsStr::new(dir)))));
         if script || TEXT_ENDINGS.contains(&ending.as_str()) {
             paths.push(path);
         }

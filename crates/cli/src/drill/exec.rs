@@ -100,7 +100,7 @@ pub fn endpoint_target(app: &App) -> anyhow::Result<Target> {
             return Err(fail(ExitCode::Misuse, "probe.kind names no database; say --database where the load is to go"));
         }
     };
-    Ok(Target::parse(&text).map_err(|e| fail(ExitCode::Misuse, e.to_string()))?)
+    Target::parse(&text).map_err(|e| fail(ExitCode::Misuse, e.to_string()))
 }
 
 /// Runs a drill.
@@ -251,7 +251,7 @@ impl Drill<'_> {
             mode: mode.into(),
             fault: fault.name().into(),
             timeout_s,
-            heal_after_s: (fault == Fault::Heal).then(|| self.plan.heal_after.as_secs_f64()),
+            heal_after_s: (fault == Fault::Heal).then_some(self.plan.heal_after.as_secs_f64()),
             clients: self.plan.load.clients,
             backlog_bytes,
             fault_unix_ms,

@@ -32,7 +32,7 @@ impl Serialize for Span {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let ns = self.0.as_nanos();
         let units = [(60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
-        let (unit_ns, unit) = units.into_iter().find(|(u, _)| ns % u == 0 && ns >= *u).unwrap_or((1, "ns"));
+        let (unit_ns, unit) = units.into_iter().find(|(u, _)| ns.is_multiple_of(*u) && ns >= *u).unwrap_or((1, "ns"));
         serializer.serialize_str(&format!("{}{unit}", ns / unit_ns))
     }
 }

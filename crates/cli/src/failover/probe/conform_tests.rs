@@ -80,7 +80,7 @@ fn life_of(name: &str, port: u16) {
     let mut probe = server.probe();
     until_answered(&mut probe);
     assert_eq!(probe.ask(), Outcome::Answer);
-    assert!(server.family.members().len() >= 1);
+    assert!(!server.family.members().is_empty());
     server.family.signal(Signal::SIGSTOP);
     let asking = std::thread::spawn(move || (probe.ask(), probe));
     while !server.family.members().is_empty() && !asking.is_finished() {
