@@ -16,10 +16,15 @@ const REQUESTS_MIN: u64 = 40;
 /// Every so many epochs the other way is tried again.
 const PROBE_EPOCHS: u32 = 40;
 
+/// With more requests than this per turn the core is busy anyway, and a short sleep lets the next batch grow.
+const BATCH_MAX: u64 = 2;
+
 #[derive(Debug)]
 pub(super) struct Spin {
     limit_ns: Nanos,
     turn_ns_mean: Nanos,
+    /// Requests answered per turn without looking, in hundredths.
+    batch_mean: u64,
     on: bool,
     epoch_start: Nanos,
     epoch: u32,
@@ -30,23 +35,35 @@ pub(super) struct Spin {
 
 impl Spin {
     pub(super) fn new(limit_ns: Nanos) -> Spin {
-        Spin { limit_ns, turn_ns_mean: limit_ns * 2, on: false, epoch_start: 0, epoch: 0, served: 0, rates: [0; 2] }
+        let turn_ns_mean = limit_ns * 2;
+        Spin { limit_ns, turn_ns_mean, batch_mean: 0, on: false, epoch_start: 0, epoch: 0, served: 0, rates: [0; 2] }
     }
 
     /// How long to look before sleeping now; 0 for not at all.
     pub(super) fn look_ns(&self) -> Nanos {
-        if self.on && self.turn_ns_mean < self.limit_ns { self.limit_ns } else { 0 }
+        if self.on && self.turn_ns_mean < self.limit_ns && !self.in_batches() { self.limit_ns } else { 0 }
+    }
+
+    fn in_batches(&self) -> bool {
+        self.batch_mean >= BATCH_MAX * 100
     }
 
     /// A turn ended at `now` that took `turn_ns` and found so many requests served.
     pub(super) fn turned(&mut self, now: Nanos, turn_ns: Nanos, served: u64) {
         self.turn_ns_mean = (self.turn_ns_mean * 15 + turn_ns.min(self.limit_ns * 8)) / 16;
+        if self.look_ns() == 0 {
+            // Only sleeping lets batches grow, so only then do they tell how much there is to do.
+            self.batch_mean = (self.batch_mean * 31 + served * 100) / 32;
+        }
         self.served += served;
         let elapsed_ns = now - self.epoch_start;
         if elapsed_ns < EPOCH_NS || self.limit_ns == 0 {
             return;
         }
-        if self.served >= REQUESTS_MIN && elapsed_ns < EPOCH_NS * 4 {
+        if self.on && self.in_batches() {
+            // Looking is not being tried: the epoch says nothing about it.
+            self.epoch += 1;
+        } else if self.served >= REQUESTS_MIN && elapsed_ns < EPOCH_NS * 4 {
             let rate = self.served * 1_000_000_000 / elapsed_ns;
             let old = &mut self.rates[self.on as usize];
             *old = if *old == 0 { rate } else { (*old + rate) / 2 };
@@ -66,6 +83,10 @@ mod tests {
 
     /// Runs a world in which a turn takes so long without and with looking; tells the share of turns that looked.
     fn share_of_looking(asleep_ns: Nanos, looking_ns: Nanos) -> f64 {
+        share_with_batch(asleep_ns, looking_ns, 1)
+    }
+
+    fn share_with_batch(asleep_ns: Nanos, looking_ns: Nanos, batch: u64) -> f64 {
         let mut spin = Spin::new(100_000);
         let (mut now, mut looked) = (0, 0);
         for _ in 0..200_000 {
@@ -73,7 +94,7 @@ mod tests {
             looked += looks as u32;
             let turn_ns = if looks { looking_ns } else { asleep_ns };
             now += turn_ns;
-            spin.turned(now, turn_ns, 1);
+            spin.turned(now, turn_ns, batch);
         }
         looked as f64 / 200_000.0
     }
@@ -87,6 +108,11 @@ mod tests {
     fn model_a_core_sleeps_where_looking_loses_or_gains_nothing() {
         assert!(share_of_looking(20_000, 60_000) < 0.1);
         assert!(share_of_looking(20_000, 20_000) < 0.1);
+    }
+
+    #[test]
+    fn model_a_core_with_full_batches_sleeps() {
+        assert!(share_with_batch(80_000, 40_000, 12) < 0.01);
     }
 
     #[test]
