@@ -168,7 +168,9 @@ impl Core {
     fn wait(&mut self) -> io::Result<()> {
         let wait_ns = self.wait_ns();
         let look_ns = self.spin.look_ns();
-        if look_ns == 0 || wait_ns == Some(0) {
+        // While a drive works the kernel's own threads need the processor, and only clients are worth looking for.
+        let drives_work = self.pools.iter().any(|pool| pool.host.ios_in_flight > 0);
+        if look_ns == 0 || wait_ns == Some(0) || drives_work {
             return self.io.turn(wait_ns, &mut self.done);
         }
         let until = self.now + look_ns;
