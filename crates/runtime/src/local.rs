@@ -355,10 +355,13 @@ impl Local {
         for end in self.done.drain(..).filter(|end| end.token != TOKEN_BELL) {
             host.io_done(now, Ticket(end.token as u32), end.result, &mut self.mem, &mut *self.io, 0);
         }
-        if host.out.wake_at.is_some_and(|at| at <= now) {
-            host.feed(now, Event::Tick, &mut self.mem, &mut *self.io, 0);
-        }
         self.collect(ends);
+        // Background work comes after the answer that somebody waits for.
+        let host = self.host.as_mut().expect("the pool is open");
+        if self.admin.is_none() && host.out.wake_at.is_some_and(|at| at <= now) {
+            host.feed(now, Event::Tick, &mut self.mem, &mut *self.io, 0);
+            self.collect(ends);
+        }
     }
 
     fn collect(&mut self, ends: &mut Vec<LocalDone>) {

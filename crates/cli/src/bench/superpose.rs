@@ -155,6 +155,8 @@ fn failover(pool: &mut Pool, name: &str, size: u64, iteration: u64) -> Result<(f
     for write in 0..8 {
         pool.write_and_wait(child, (size / 8 * write + iteration * 4096) & !4095, 4096)?;
     }
+    // A recovery ends with a flush; without it the wait for an earlier commit would be measured as well.
+    pool.flush(child)?;
     let start = Instant::now();
     let promoted = pool.collapse(name, super_id)?;
     let collapse_us = start.elapsed().as_secs_f64() * 1e6;
