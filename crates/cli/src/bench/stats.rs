@@ -56,14 +56,14 @@ pub fn quantile(values: &[f64], p: f64) -> f64 {
 }
 
 /// How many of the lowest and of the highest of `n` samples lie outside the 95 % interval of the median: the largest `k`
-/// for which a fair coin thrown `n` times shows at most `k` heads with a chance of at most 2.5 %, less one.
+/// for which a fair coin thrown `n` times shows at most `k` heads with a chance of at most 2.5 % (0 if there is none).
 fn interval_skip(n: usize) -> usize {
     let mut term = 0.5f64.powi(n as i32);
     let mut below = 0.0;
     for k in 0..n / 2 {
         below += term;
         if below > 0.025 {
-            return k;
+            return k.saturating_sub(1);
         }
         term *= (n - k) as f64 / (k + 1) as f64;
     }
