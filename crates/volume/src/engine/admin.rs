@@ -126,16 +126,28 @@ impl Engine {
         check_size(size_bytes)?;
         self.catalog_room(2)?;
         let head = self.new_layer(None);
+        self.enrol(name, VolumeKind::Volume, rule, token_sha256, Branch { head, size_bytes, lease: None })
+    }
+
+    /// Records a new volume or snapshot, in its first epoch.
+    fn enrol(
+        &mut self,
+        name: String,
+        kind: VolumeKind,
+        rule: ObservationRule,
+        token_sha256: Option<[u8; 32]>,
+        primary: Branch,
+    ) -> Result<AdminReply, AdminError> {
         let id = VolumeId(self.catalog.next_volume);
         self.catalog.put_volume(Volume {
             id,
             name,
-            kind: VolumeKind::Volume,
+            kind,
             rule,
             token_sha256,
             epoch: 1,
             note: String::new(),
-            primary: Branch { head, size_bytes, lease: None },
+            primary,
             child: None,
             race: None,
         });
@@ -209,21 +221,7 @@ impl Engine {
             VolumeKind::Snapshot => base,
             VolumeKind::Volume => self.new_layer(Some(base)),
         };
-        let id = VolumeId(self.catalog.next_volume);
-        self.catalog.put_volume(Volume {
-            id,
-            name: to,
-            kind,
-            rule,
-            token_sha256,
-            epoch: 1,
-            note: String::new(),
-            primary: Branch { head, size_bytes, lease: None },
-            child: None,
-            race: None,
-        });
-        self.log_volume(id);
-        self.volume_reply(id)
+        self.enrol(to, kind, rule, token_sha256, Branch { head, size_bytes, lease: None })
     }
 
     fn set_note(&mut self, name: &str, note: String) -> Result<AdminReply, AdminError> {
