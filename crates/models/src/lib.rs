@@ -1,0 +1,4 @@
+//! The published experiments, as models in virtual time around the machines that ship.
+//!
+//! Owns: the models' parameters, their worlds and their figures. Never: a copy of a decision that a shipped machine makes.
+//! Invariant: a seed gives one result.
