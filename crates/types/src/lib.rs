@@ -6,11 +6,13 @@
 pub mod api;
 mod export;
 mod ids;
+mod share;
 mod status;
 mod units;
 
 pub use export::{ExportAccess, ExportName, ExportNameError, MAX_NAME_BYTES, check_volume_name};
 pub use ids::{LayerId, LeaseId, ParseLeaseIdError, SuperId, VolumeId};
+pub use share::{BURST_MS_MAX, Share, WEIGHT_MAX};
 pub use status::IoStatus;
 pub use units::{
     BLOCK_BYTES, BLOCK_SHIFT, Nanos, ParseSizeError, SECTOR_BYTES, format_size, parse_duration_ns, parse_size,

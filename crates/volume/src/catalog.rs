@@ -6,6 +6,7 @@
 use crate::codec::{Malformed, Reader, Writer};
 use crate::entry::Entry;
 use crate::op::{ObservationRule, VolumeKind};
+use crate::settings::Settings;
 use crate::superposition::{Phase, Race};
 use segue_types::{LayerId, LeaseId, SuperId, VolumeId, check_volume_name};
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ pub(crate) const NOTE_BYTES_MAX: usize = 1024;
 pub(crate) const HOLDER_BYTES_MAX: usize = 256;
 /// Most volumes in a group.
 pub(crate) const GROUP_MAX: usize = 16;
+/// Bit of a record's kind: settings follow at its end. Version 1 never sets it.
+const KIND_SETTINGS: u8 = 2;
 /// Largest volume, bytes: four map levels of 256 entries.
 pub const VOLUME_BYTES_MAX: u64 = 1 << 44;
 
@@ -50,6 +53,7 @@ pub(crate) struct Volume {
     pub(crate) child: Option<Branch>,
     /// The race the volume takes part in, or the last one it took part in.
     pub(crate) race: Option<RaceRef>,
+    pub(crate) settings: Settings,
 }
 
 /// A volume's part in a race: equal in every member of the group.
@@ -160,7 +164,7 @@ impl Catalog {
             let root = Entry::from_words(r.u64()?, r.u64()?);
             let parent = (parent != 0).then_some(LayerId(parent));
             if parent.is_some_and(|p| p >= id) {
-                return Err(Malformed);
+                return Err(Malformed::Bytes);
             }
             let (merging, dropping) = (flags & 1 != 0, flags & 2 != 0);
             catalog.layers.insert(id, Layer { id, parent, merging, dropping, blocks, root });
@@ -192,10 +196,10 @@ fn decode_branch(r: &mut Reader<'_>) -> Result<Branch, Malformed> {
             let (id, since_unix_ms) = (LeaseId(r.u128()?), r.u64()?);
             Some(Lease { id, since_unix_ms, holder: r.text()?, durable: true })
         }
-        _ => return Err(Malformed),
+        _ => return Err(Malformed::Bytes),
     };
     if size_bytes > VOLUME_BYTES_MAX || size_bytes % 4096 != 0 {
-        return Err(Malformed);
+        return Err(Malformed::Bytes);
     }
     Ok(Branch { head, size_bytes, lease })
 }
@@ -204,7 +208,8 @@ fn decode_branch(r: &mut Reader<'_>) -> Result<Branch, Malformed> {
 pub(crate) fn encode_volume(v: &Volume, out: &mut Vec<u8>) {
     out.put_u64(v.id.0);
     out.put_text(&v.name);
-    out.put_u8(matches!(v.kind, VolumeKind::Snapshot) as u8);
+    let settings = if v.settings.is_empty() { 0 } else { KIND_SETTINGS };
+    out.put_u8(matches!(v.kind, VolumeKind::Snapshot) as u8 | settings);
     out.put_u8(matches!(v.rule, ObservationRule::Flush) as u8);
     out.put_u64(v.epoch);
     out.put_text(&v.note);
@@ -228,14 +233,22 @@ pub(crate) fn encode_volume(v: &Volume, out: &mut Vec<u8>) {
             }
         }
     }
+    if !v.settings.is_empty() {
+        v.settings.encode(out);
+    }
 }
 
 /// Reads one volume's record.
 pub(crate) fn decode_volume(r: &mut Reader<'_>) -> Result<Volume, Malformed> {
     let id = VolumeId(r.u64()?);
     let name = r.text()?;
-    check_volume_name(&name).map_err(|_| Malformed)?;
-    let kind = if flag(r)? { VolumeKind::Snapshot } else { VolumeKind::Volume };
+    check_volume_name(&name).map_err(|_| Malformed::Bytes)?;
+    let kind_byte = r.u8()?;
+    let kind = match kind_byte & !KIND_SETTINGS {
+        0 => VolumeKind::Volume,
+        1 => VolumeKind::Snapshot,
+        _ => return Err(Malformed::Bytes),
+    };
     let rule = if flag(r)? { ObservationRule::Flush } else { ObservationRule::Write };
     let epoch = r.u64()?;
     let note = r.text()?;
@@ -248,24 +261,25 @@ pub(crate) fn decode_volume(r: &mut Reader<'_>) -> Result<Volume, Malformed> {
     let race = match r.u8()? {
         0 => None,
         phase => {
-            let phase = Phase::from_u8(phase).ok_or(Malformed)?;
+            let phase = Phase::from_u8(phase).ok_or(Malformed::Bytes)?;
             let sid = SuperId(r.u64()?);
             let count = r.u8()? as usize;
             if count == 0 || count > GROUP_MAX {
-                return Err(Malformed);
+                return Err(Malformed::Bytes);
             }
             let members = (0..count).map(|_| r.u64().map(VolumeId)).collect::<Result<Vec<_>, _>>()?;
             Some(RaceRef { race: Race::recover(sid, phase), members })
         }
     };
-    Ok(Volume { id, name, kind, rule, token_sha256, epoch, note, primary, child, race })
+    let settings = if kind_byte & KIND_SETTINGS != 0 { Settings::decode(r)? } else { Settings::default() };
+    Ok(Volume { settings, id, name, kind, rule, token_sha256, epoch, note, primary, child, race })
 }
 
 fn flag(r: &mut Reader<'_>) -> Result<bool, Malformed> {
     match r.u8()? {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(Malformed),
+        _ => Err(Malformed::Bytes),
     }
 }
 
@@ -289,6 +303,7 @@ mod tests {
             child: Some(Branch { lease: None, ..primary.clone() }),
             primary,
             race: Some(race),
+            settings: Settings { share: Some(segue_types::Share::default()), ..Settings::default() },
         };
         let mut catalog = Catalog::new();
         catalog.put_volume(volume.clone());

@@ -3,9 +3,14 @@
 //! Owns: bounds-checked reading. Never: knows what the fields mean.
 //! Invariant: a reader never panics and never reads past its end, whatever the bytes.
 
-/// The bytes ended too early or make no sense.
+/// Why bytes were not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) enum Malformed {
+    /// They ended too early or make no sense.
+    Bytes,
+    /// They hold a setting of this tag, which a newer program wrote.
+    TooNew(u8),
+}
 
 /// Reads fields one after another.
 pub(crate) struct Reader<'a> {
@@ -23,7 +28,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
         if n > self.rest.len() {
-            return Err(Malformed);
+            return Err(Malformed::Bytes);
         }
         let (head, rest) = self.rest.split_at(n);
         self.rest = rest;
@@ -50,10 +55,15 @@ impl<'a> Reader<'a> {
         Ok(u128::from_le_bytes(self.bytes(16)?.try_into().expect("sixteen bytes")))
     }
 
+    /// A fixed number of bytes.
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        Ok(self.bytes(N)?.try_into().expect("as many as asked for"))
+    }
+
     /// A text with a 16-bit length before it.
     pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let n = self.u16()? as usize;
-        String::from_utf8(self.bytes(n)?.to_vec()).map_err(|_| Malformed)
+        String::from_utf8(self.bytes(n)?.to_vec()).map_err(|_| Malformed::Bytes)
     }
 }
 

@@ -178,7 +178,7 @@ pub(crate) fn read_change(r: &mut Reader<'_>) -> Result<Change, Malformed> {
             let block = u64::from(r.u32()?);
             let (layer, at, generation) = (LayerId(r.u64()?), r.u64()?, r.u64()?);
             if count == 0 || block % FANOUT + u64::from(count) > FANOUT || at >= 1 << 40 || generation >= 1 << 56 {
-                return Err(Malformed);
+                return Err(Malformed::Bytes);
             }
             let crcs = (0..count).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
             Change::Map { layer, block, at, generation, crcs }
@@ -186,14 +186,14 @@ pub(crate) fn read_change(r: &mut Reader<'_>) -> Result<Change, Malformed> {
         PUNCH => {
             let (layer, block, count) = (LayerId(r.u64()?), u64::from(r.u32()?), r.u32()?);
             if count == 0 || block % FANOUT + u64::from(count) > FANOUT {
-                return Err(Malformed);
+                return Err(Malformed::Bytes);
             }
             Change::Punch { layer, block, count }
         }
         kind @ (MERGE_LEAF | DROP_LEAF) => {
             let (layer, leaf) = (LayerId(r.u64()?), u64::from(r.u32()?));
             if leaf >= 1 << 24 {
-                return Err(Malformed);
+                return Err(Malformed::Bytes);
             }
             if kind == MERGE_LEAF { Change::MergeLeaf { layer, leaf } } else { Change::DropLeaf { layer, leaf } }
         }
@@ -203,13 +203,13 @@ pub(crate) fn read_change(r: &mut Reader<'_>) -> Result<Change, Malformed> {
             let (layer, parent, flags) = (LayerId(r.u64()?), r.u64()?, r.u8()?);
             let parent = (parent != 0).then_some(LayerId(parent));
             if parent.is_some_and(|p| p >= layer) {
-                return Err(Malformed);
+                return Err(Malformed::Bytes);
             }
             Change::PutLayer { layer, parent, merging: flags & 1 != 0, dropping: flags & 2 != 0 }
         }
         DELETE_LAYER => Change::DeleteLayer(LayerId(r.u64()?)),
         MERGE_DONE => Change::MergeDone(LayerId(r.u64()?)),
-        _ => return Err(Malformed),
+        _ => return Err(Malformed::Bytes),
     })
 }
 

@@ -7,7 +7,7 @@ use crate::crc::plain_crc;
 use segue_types::BLOCK_BYTES;
 
 /// Version of the format this code writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"SEGUEPL\x01";
 /// Smallest drive that can hold a pool, bytes.
 pub const POOL_BYTES_MIN: u64 = 8 << 20;
@@ -66,6 +66,8 @@ impl Layout {
 /// The root of everything: which checkpoint is valid and where the journal goes on from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Superblock {
+    /// The oldest version of the format among the pool's superblocks; written is always [`FORMAT_VERSION`].
+    pub(crate) version: u32,
     pub(crate) layout: Layout,
     pub(crate) uuid: [u8; 16],
     /// Grows by one each time a superblock is written; the larger of the two is the valid one.
@@ -140,12 +142,16 @@ impl Superblock {
             return Err(SuperblockError::NotAPool);
         }
         let version = u32::from_le_bytes(block[8..12].try_into().expect("four bytes"));
+        if version == 0 {
+            return Err(SuperblockError::NotAPool);
+        }
         if version > FORMAT_VERSION {
             return Err(SuperblockError::TooNew(version));
         }
         let word = |i: usize| u64::from_le_bytes(block[32 + i * 8..40 + i * 8].try_into().expect("eight bytes"));
         let layout = Layout { blocks: word(0), area_blocks: word(1), bitmap_pages: word(2), journal_blocks: word(3) };
         let sb = Superblock {
+            version,
             layout,
             uuid: block[16..32].try_into().expect("sixteen bytes"),
             sequence: word(4),

@@ -20,6 +20,7 @@ mod crc;
 mod entry;
 mod journal;
 mod layout;
+mod settings;
 
 pub use catalog::VOLUME_BYTES_MAX;
 pub use check::{CheckReport, Finding, check};

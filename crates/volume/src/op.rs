@@ -4,7 +4,7 @@
 //! Invariant: every request gets exactly one reply, and every I/O command exactly one completion.
 
 use crate::mem::Buf;
-use segue_types::{IoStatus, LayerId, LeaseId, Nanos, SuperId, VolumeId};
+use segue_types::{IoStatus, LayerId, LeaseId, Nanos, Share, SuperId, VolumeId};
 
 pub use segue_types::api::{ObservationRule, SuperPhase, VolumeKind};
 
@@ -201,6 +201,8 @@ pub enum AdminOp {
     Clone { name: String, to: String },
     /// Keep a text in the volume's record. Reply: `Done`.
     SetNote { name: String, note: String },
+    /// Set the volume's share of its drive, or take it back to the default. Reply: `Volume`.
+    SetShare { name: String, share: Option<Share> },
     /// Open an attachment. `token_sha256` is compared with the volume's. Reply: `Attached`.
     Attach { name: String, mode: AttachMode, token_sha256: Option<[u8; 32]> },
     /// Close an attachment; its requests in flight must have been answered. Reply: `Done`.
@@ -297,6 +299,8 @@ pub struct VolumeState {
     pub note: String,
     /// A clean-up beside or below it still runs.
     pub cleaning: bool,
+    /// Its share of the drive, if one was set.
+    pub share: Option<Share>,
 }
 
 /// An open attachment.

@@ -1,4 +1,4 @@
-//! Pools of format version 1 that earlier programs wrote: every later program must open them and read the same.
+//! Pools of format versions 1 and 2 that earlier programs wrote: every later program must open them and read the same.
 //!
 //! Owns: the kept images in `golden/` and what is in them. Never: writes them anew except when told to, for a new version.
 //! Invariant: the kept files of a version never change once a release wrote that version.
@@ -6,9 +6,10 @@
 mod sim;
 
 use segue_des::{Cut, Drive, Faults, Image};
-use segue_types::{BLOCK_BYTES, IoStatus, LeaseId, SuperId};
-use segue_volume::check;
+use segue_types::{BLOCK_BYTES, IoStatus, LeaseId, Share, SuperId};
+use segue_volume::engine::OpenError;
 use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, ObservationRule, Op, SuperPhase};
+use segue_volume::{SuperblockError, check};
 use sim::scene::{block, judge, scene, setup};
 use sim::{DriveDev, Sim};
 use std::path::PathBuf;
@@ -16,6 +17,8 @@ use std::path::PathBuf;
 const B: u64 = BLOCK_BYTES;
 const V1_SCENE: &[u8] = include_bytes!("golden/v1_scene.img");
 const V1_RACES: &[u8] = include_bytes!("golden/v1_races.img");
+const V2_RACES: &[u8] = include_bytes!("golden/v2_races.img");
+const V2_SETTINGS: &[u8] = include_bytes!("golden/v2_settings.img");
 
 /// Capacity, then runs of non-zero bytes: offset (8 bytes), length (4 bytes), the bytes. Little-endian.
 fn pack(image: &Image) -> Vec<u8> {
@@ -82,6 +85,60 @@ fn races() -> Image {
     sim.cut(Cut::KeepsNone)
 }
 
+fn share() -> Share {
+    Share { reserve_iops: 500, limit_bytes_per_s: 1 << 30, latency_target_us: 900, ..Share::default() }
+}
+
+/// The scene of version 1 with settings: one in the checkpoint, one in the journal's tail.
+fn settings() -> Image {
+    let mut sim = Sim::boot(&setup(5), scene(), Faults::default(), "scene").expect("the scene opens");
+    sim.admin(AdminOp::SetShare { name: "a".into(), share: Some(share()) }).expect("a share");
+    assert_eq!(sim.admin(AdminOp::Checkpoint), Ok(AdminReply::Done));
+    sim.admin(AdminOp::SetShare { name: "b".into(), share: Some(Share::default()) }).expect("a share");
+    sim.cut(Cut::KeepsNone)
+}
+
+/// The versions that the two superblocks name.
+fn versions(image: &Image) -> [u32; 2] {
+    [0, 1].map(|slot| u32::from_le_bytes(image.block(slot)[8..12].try_into().expect("four bytes")))
+}
+
+#[test]
+fn golden_v2_pool_with_settings_opens() {
+    assert_eq!(versions(&unpack(V2_SETTINGS)), [2, 2]);
+    let mut sim = open(V2_SETTINGS);
+    assert_eq!(judge(&mut sim, None), 0);
+    assert_eq!(sim.show("a").share, Some(share()));
+    assert_eq!(sim.show("b").share, Some(Share::default()));
+    assert_eq!(sim.show("snap").share, None);
+}
+
+/// An older program that finds one superblock of its own version would open what lies behind it.
+#[test]
+fn golden_v1_pool_is_version_2_in_both_superblocks_once_opened() {
+    for packed in [V1_SCENE, V1_RACES] {
+        assert!(versions(&unpack(packed)).contains(&1));
+        let sim = open(packed);
+        assert_eq!(versions(&sim.cut(Cut::KeepsNone)), [2, 2]);
+    }
+}
+
+#[test]
+fn golden_a_newer_superblock_beside_an_older_one_is_refused() {
+    let mut image = unpack(V2_SETTINGS);
+    let mut newer = image.block(0).to_vec();
+    newer[8..12].copy_from_slice(&3u32.to_le_bytes());
+    let crc = crc32c::crc32c(&newer[..4092]);
+    newer[4092..].copy_from_slice(&crc.to_le_bytes());
+    for slot in 0..2 {
+        let kept = image.block(slot).to_vec();
+        image.write(slot * B, &newer);
+        let refused = Sim::boot(&setup(3), image.clone(), Faults::default(), "newer").err().map(|e| e.0);
+        assert_eq!(refused, Some(OpenError::Superblock(SuperblockError::TooNew(3))));
+        image.write(slot * B, &kept);
+    }
+}
+
 fn super_id(sim: &mut Sim, name: &str) -> SuperId {
     sim.show(name).super_id.expect("it races")
 }
@@ -91,7 +148,7 @@ fn open(packed: &[u8]) -> Sim {
     let mut drive = Drive::new(image.clone(), setup(3).timing, segue_des::Chance::new(3));
     let report = check(&mut DriveDev(&mut drive)).expect("it can be checked");
     assert!(report.is_clean() && report.leaked_blocks == 0, "{report:?}");
-    Sim::boot(&setup(3), image, Faults::default(), "golden").expect("version 1 opens")
+    Sim::boot(&setup(3), image, Faults::default(), "golden").expect("the kept version opens")
 }
 
 #[test]
@@ -110,8 +167,13 @@ fn golden_v1_pool_with_a_journal_tail_opens() {
 }
 
 #[test]
-fn golden_v1_pool_with_races_opens() {
-    let mut sim = open(V1_RACES);
+fn golden_pools_with_races_open() {
+    races_open(V1_RACES);
+    races_open(V2_RACES);
+}
+
+fn races_open(packed: &[u8]) {
+    let mut sim = open(packed);
     let denied = sim.attach("w", AttachMode::Lease(LeaseId(11)));
     assert_eq!(denied, Err(AdminError::Fenced), "the loser of a race comes back");
     let w = sim.attach_lease("w", LeaseId(21));
@@ -141,7 +203,7 @@ fn golden_v1_pool_with_races_opens() {
 #[test]
 fn golden_packing_is_exact() {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    for (name, image) in [("v1_scene.img", scene()), ("v1_races.img", races())] {
+    for (name, image) in [("v2_races.img", races()), ("v2_settings.img", settings())] {
         assert_eq!(unpack(&pack(&image)).hash(), image.hash());
         if std::env::var_os("SEGUE_WRITE_GOLDEN").is_some() {
             std::io::Write::write_all(&mut file(&dir.join(name)), &pack(&image)).expect("the images can be written");

@@ -9,9 +9,10 @@ use crate::catalog::{Branch, NOTE_BYTES_MAX, VOLUME_BYTES_MAX, Volume};
 use crate::journal::Change;
 use crate::mem::Mem;
 use crate::op::{AdminError, AdminOp, AdminReply, Out, PoolState, SuperPhase, Tag, VolumeKind, VolumeState};
+use crate::settings::Settings;
 use crate::superposition::Phase;
 use segue_types::api::ObservationRule;
-use segue_types::{BLOCK_BYTES, ExportAccess, ExportName, LayerId, VolumeId, check_volume_name};
+use segue_types::{BLOCK_BYTES, ExportAccess, ExportName, LayerId, Share, VolumeId, check_volume_name};
 
 /// Bytes of the catalogue kept free so that every operation on existing volumes still fits.
 const CATALOGUE_MARGIN_BYTES: usize = 16 << 10;
@@ -73,6 +74,7 @@ impl Engine {
             AdminOp::Snapshot { name, to } => self.branch_off(&name, to, VolumeKind::Snapshot),
             AdminOp::Clone { name, to } => self.branch_off(&name, to, VolumeKind::Volume),
             AdminOp::SetNote { name, note } => self.set_note(&name, note),
+            AdminOp::SetShare { name, share } => self.set_share(&name, share),
             AdminOp::Attach { name, mode, token_sha256 } => self.attach(&name, mode, token_sha256),
             AdminOp::Detach { attach } => self.detach(attach),
             AdminOp::Acquire { name, lease, holder, now_unix_ms } => self.acquire(&name, lease, holder, now_unix_ms),
@@ -125,8 +127,8 @@ impl Engine {
         self.check_new_name(&name)?;
         check_size(size_bytes)?;
         self.catalog_room(2)?;
-        let head = self.new_layer(None);
-        self.enrol(name, VolumeKind::Volume, rule, token_sha256, Branch { head, size_bytes, lease: None })
+        let primary = Branch { head: self.new_layer(None), size_bytes, lease: None };
+        self.enrol(name, VolumeKind::Volume, rule, token_sha256, Settings::default(), primary)
     }
 
     /// Records a new volume or snapshot, in its first epoch.
@@ -136,6 +138,7 @@ impl Engine {
         kind: VolumeKind,
         rule: ObservationRule,
         token_sha256: Option<[u8; 32]>,
+        settings: Settings,
         primary: Branch,
     ) -> Result<AdminReply, AdminError> {
         let id = VolumeId(self.catalog.next_volume);
@@ -150,6 +153,7 @@ impl Engine {
             primary,
             child: None,
             race: None,
+            settings,
         });
         self.log_volume(id);
         self.volume_reply(id)
@@ -210,7 +214,7 @@ impl Engine {
         let source = self.volume_id(name)?;
         self.check_new_name(&to)?;
         self.catalog_room(4)?;
-        let Volume { kind: source_kind, rule, ref primary, token_sha256, .. } = self.catalog.volumes[&source];
+        let Volume { kind: source_kind, rule, ref primary, token_sha256, settings, .. } = self.catalog.volumes[&source];
         let (base, size_bytes) = (primary.head, primary.size_bytes);
         if source_kind == VolumeKind::Volume {
             let head = self.new_layer(Some(base));
@@ -221,7 +225,7 @@ impl Engine {
             VolumeKind::Snapshot => base,
             VolumeKind::Volume => self.new_layer(Some(base)),
         };
-        self.enrol(to, kind, rule, token_sha256, Branch { head, size_bytes, lease: None })
+        self.enrol(to, kind, rule, token_sha256, settings, Branch { head, size_bytes, lease: None })
     }
 
     fn set_note(&mut self, name: &str, note: String) -> Result<AdminReply, AdminError> {
@@ -232,6 +236,15 @@ impl Engine {
         self.catalog.volumes.get_mut(&id).expect("looked up before").note = note;
         self.log_volume(id);
         Ok(AdminReply::Done)
+    }
+
+    fn set_share(&mut self, name: &str, share: Option<Share>) -> Result<AdminReply, AdminError> {
+        let id = self.volume_id(name)?;
+        share.map_or(Ok(()), |s| s.check()).map_err(AdminError::Invalid)?;
+        self.catalog_room(1)?;
+        self.catalog.volumes.get_mut(&id).expect("looked up before").settings.share = share;
+        self.log_volume(id);
+        self.volume_reply(id)
     }
 
     fn volume_reply(&self, id: VolumeId) -> Result<AdminReply, AdminError> {
@@ -261,6 +274,7 @@ impl Engine {
             super_id: volume.race.as_ref().filter(|_| running).map(|r| r.race.sid()),
             note: volume.note.clone(),
             cleaning: self.is_cleaned(head),
+            share: volume.settings.share,
         }
     }
 

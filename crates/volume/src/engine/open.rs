@@ -15,12 +15,14 @@ use super::{Engine, Halt};
 use crate::alloc::Alloc;
 use crate::cache::{Cache, PageKey};
 use crate::catalog::{Catalog, GROUP_MAX};
-use crate::codec::{Reader, Writer};
+use crate::codec::{Malformed, Reader, Writer};
 use crate::crc::{data_crc, plain_crc};
 use crate::device::{BlockDev, DriveError};
 use crate::entry::{Entry, FANOUT};
 use crate::journal::{Change, HEADER_BYTES, Header, read_change};
-use crate::layout::{Layout, POOL_BYTES_MAX, POOL_BYTES_MIN, RECORD_BYTES_MAX, Superblock, SuperblockError};
+use crate::layout::{
+    FORMAT_VERSION, Layout, POOL_BYTES_MAX, POOL_BYTES_MIN, RECORD_BYTES_MAX, Superblock, SuperblockError,
+};
 use crate::mem::{MAX_BUF_BYTES, Mem};
 use crate::op::{Event, IoKind, Out};
 use segue_types::{BLOCK_BYTES, LayerId};
@@ -95,6 +97,12 @@ pub enum OpenError {
         /// Its number.
         sequence: u64,
     },
+    /// A volume has a setting that a newer version wrote.
+    #[error("a volume has a setting (number {tag}) that this program does not know: use a newer segue")]
+    Setting {
+        /// Its number in the format.
+        tag: u8,
+    },
     /// A map page that the replay needs is damaged.
     #[error("a map page is damaged; see `segue pool check`")]
     Map,
@@ -137,6 +145,7 @@ impl Engine {
             blob.put_u64(0);
         }
         let sb = Superblock {
+            version: FORMAT_VERSION,
             layout,
             uuid: options.uuid,
             sequence: 1,
@@ -173,11 +182,16 @@ impl Engine {
     /// [`OpenError`] names what is damaged.
     pub fn open(dev: &mut dyn BlockDev, mem: &mut Mem, options: &EngineOptions) -> Result<Engine, OpenError> {
         let (mut engine, replayed) = Engine::load(dev, mem, options)?;
-        if replayed {
+        // A pool of an older version is of this one from now on. Both superblocks must say so: with one left behind, the
+        // older program would open the checkpoint before this one.
+        let upgrade = engine.ckpt.current.version < FORMAT_VERSION;
+        let wanted = if upgrade { 2 } else { u64::from(replayed) };
+        let mut out = Out::default();
+        let mut idle = 0;
+        while engine.ckpt.complete < wanted {
             engine.ckpt.want();
-            let mut out = Out::default();
-            let mut idle = 0;
-            while engine.ckpt.complete == 0 {
+            let before = engine.ckpt.complete;
+            while engine.ckpt.complete == before {
                 engine.step(0, Event::Tick, mem, &mut out);
                 let moved = engine.drive(dev, mem, &mut out)? > 0;
                 idle = if moved { 0 } else { idle + 1 };
@@ -201,7 +215,7 @@ impl Engine {
         let damaged = OpenError::Root { offset: sb.layout.area_start(sb.area) * BLOCK_BYTES };
         let mut r = Reader::new(&blob);
         let next_generation = r.u64().map_err(|_| damaged)?;
-        let catalog = Catalog::decode(&mut r).map_err(|_| damaged)?;
+        let catalog = Catalog::decode(&mut r).map_err(|e| or_too_new(e, damaged))?;
         let mut table = Vec::with_capacity(sb.layout.bitmap_pages as usize);
         for _ in 0..sb.layout.bitmap_pages {
             let (crc, flags) = (r.u32().map_err(|_| damaged)?, r.u32().map_err(|_| damaged)?);
@@ -332,7 +346,7 @@ impl Engine {
             let confirmed = header.sequence <= trusted;
             let mut r = Reader::new(&body[HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize]);
             while !r.is_empty() {
-                let change = read_change(&mut r).map_err(|_| damaged)?;
+                let change = read_change(&mut r).map_err(|e| or_too_new(e, damaged))?;
                 self.apply(change, confirmed, damaged, dev, mem, &mut out)?;
             }
             self.space.replayed(confirmed, &mut self.alloc);
@@ -490,15 +504,20 @@ fn read_superblock(dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<Superblock, 
     let buf = mem.alloc(BLOCK).ok_or(OpenError::Memory)?;
     let mut best: Result<Superblock, SuperblockError> = Err(SuperblockError::NotAPool);
     let mut failed = None;
+    let mut oldest = FORMAT_VERSION;
     for slot in 0..2 {
         if let Err(error) = dev.read(slot * BLOCK_BYTES, mem.get_mut(buf)) {
             failed = Some(error);
             continue;
         }
-        match (Superblock::decode(mem.get(buf)), &best) {
+        let read = Superblock::decode(mem.get(buf));
+        oldest = oldest.min(read.as_ref().map_or(oldest, |sb| sb.version));
+        match (read, &best) {
+            // Whole and of a newer version: the other copy is what that program left behind.
+            (_, Err(SuperblockError::TooNew(_))) => {}
+            (Err(error @ SuperblockError::TooNew(_)), _) => best = Err(error),
             (Ok(sb), Ok(old)) if sb.sequence <= old.sequence => {}
             (Ok(sb), _) => best = Ok(sb),
-            (Err(error @ SuperblockError::TooNew(_)), Err(_)) => best = Err(error),
             (Err(_), _) => {}
         }
     }
@@ -507,12 +526,20 @@ fn read_superblock(dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<Superblock, 
     if let Some(error) = failed {
         return Err(error.into());
     }
-    let sb = best?;
+    let sb = Superblock { version: oldest, ..best? };
     let drive_blocks = dev.capacity_bytes() / BLOCK_BYTES;
     if drive_blocks < sb.layout.blocks {
         return Err(SuperblockError::DriveTooSmall { pool_blocks: sb.layout.blocks, drive_blocks }.into());
     }
     Ok(sb)
+}
+
+/// What a failed decoding means for opening.
+fn or_too_new(error: Malformed, damaged: OpenError) -> OpenError {
+    match error {
+        Malformed::Bytes => damaged,
+        Malformed::TooNew(tag) => OpenError::Setting { tag },
+    }
 }
 
 fn read_root(dev: &mut dyn BlockDev, mem: &mut Mem, sb: &Superblock) -> Result<Vec<u8>, OpenError> {
