@@ -27,12 +27,7 @@ const ROOMS: &[Room] = &[
     Room { name: "failover", uses: &["types"], tests_use: &["des"], pure: true },
     Room { name: "models", uses: &["types", "des", "sched"], tests_use: &[], pure: true },
     Room { name: "runtime", uses: &["types", "volume", "sched", "wire"], tests_use: &["des"], pure: false },
-    Room {
-        name: "node",
-        uses: &["types", "volume", "sched", "wire", "runtime"],
-        tests_use: &["des"],
-        pure: false,
-    },
+    Room { name: "node", uses: &["types", "volume", "sched", "wire", "runtime"], tests_use: &["des"], pure: false },
     Room {
         name: "cli",
         uses: &["types", "volume", "sched", "wire", "failover", "models", "runtime", "node"],

@@ -2,3 +2,5 @@
 //!
 //! Owns: the decisions. Never: runs a task, reads a clock, locks, or allocates after its construction.
 //! Invariant: a group never holds more resources than its bound, whatever the order of events.
+
+pub mod cleanup;

@@ -1,0 +1,73 @@
+//! Clean-up blocks allocate nothing, whether something fails or not.
+//!
+//! Owns: a counting allocator. Never: counts other threads.
+//! Invariant: the canary shows that an allocation would be seen.
+
+use segue_sched::cleanup::{Action, Block, Code, CodeSet, Environment, Point, Resource, Stack, Verdict};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+}
+
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count();
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static BLOCK: Block = Block::new(Point::new(1, "step"), CodeSet::ALL, Action::RetryNow { retries_max: 3 });
+
+struct Nothing;
+
+impl Environment<Resource> for Nothing {
+    fn give_back(&mut self, _resource: Resource) {}
+
+    fn correct(&mut self, _at: Point, _code: Code) -> Result<(), Code> {
+        Ok(())
+    }
+}
+
+fn live(stack: &mut Stack<Resource>) {
+    for n in 0..1_000 {
+        let mut outer = stack.enter(&BLOCK);
+        outer.hold(Resource::Buffer(n));
+        outer.arm(&BLOCK);
+        outer.hold(Resource::Ticket(n));
+        outer.release(Resource::Buffer(n));
+        outer.release(Resource::Ticket(n));
+        outer.disarm(&BLOCK);
+        outer.leave();
+    }
+    drop(stack.enter(&BLOCK));
+    stack.hold(Resource::Credits(1));
+    while let Verdict::Retry { .. } = stack.unwind(Code::IO, &mut Nothing) {
+        drop(stack.enter(&BLOCK));
+    }
+}
+
+#[test]
+fn noalloc_blocks() {
+    let mut stack = Stack::new();
+    let before = CALLS.get();
+    live(&mut stack);
+    assert_eq!(CALLS.get() - before, 0);
+    drop(Box::new(7));
+    assert_eq!(CALLS.get() - before, 2, "the counter sees allocations");
+}
