@@ -1,9 +1,10 @@
-//! Clean-up blocks allocate nothing, whether something fails or not.
+//! Clean-up blocks and recovery scopes allocate nothing, whether something fails or not.
 //!
 //! Owns: a counting allocator. Never: counts other threads.
 //! Invariant: the canary shows that an allocation would be seen.
 
 use segue_sched::cleanup::{Action, Block, Code, CodeSet, Environment, Point, Resource, Stack, Verdict};
+use segue_sched::scopes::{Config, Kind, Scopes};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -70,4 +71,22 @@ fn noalloc_blocks() {
     assert_eq!(CALLS.get() - before, 0);
     drop(Box::new(7));
     assert_eq!(CALLS.get() - before, 2, "the counter sees allocations");
+}
+
+#[test]
+fn noalloc_scopes() {
+    let config = Config { declared_max: 2, tasks_max: 4, locks_max: 8, edges_max: 16, window_ns: 100 };
+    let mut scopes = Scopes::new(config);
+    let volume = scopes.declare(Kind::Volume, 1, None).unwrap();
+    let before = CALLS.get();
+    for n in 0..1_000 {
+        let (a, b) = (scopes.begin(volume), scopes.begin(volume));
+        scopes.acquired(a, n);
+        scopes.acquired(b, n + 1);
+        assert!(scopes.together(a, a));
+        scopes.end(a);
+        scopes.end(b);
+        scopes.tick(n * 10);
+    }
+    assert_eq!(CALLS.get() - before, 0);
 }
