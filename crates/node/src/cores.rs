@@ -198,14 +198,14 @@ impl Cores {
 }
 
 fn options(config: &Config) -> Options {
-    // Only address space: for all pools, though each core has but its share of them, and half as much again, because
-    // the runtime keeps a part of the region for clients.
-    let engines_bytes: u64 = config.pools.iter().map(|pool| Engine::mem_bytes(&engine_options(pool))).sum();
+    // Only address space: as much as the largest cache needs and half as much again, because the runtime keeps a part
+    // of each pool's region for clients.
+    let cache_bytes = config.pools.iter().map(|pool| Engine::mem_bytes(&engine_options(pool))).max().unwrap_or(0);
     let machine = std::thread::available_parallelism().map_or(1, usize::from);
     Options {
         cores: config.pools.len().min(machine),
         io: if config.io_engine == IoEngine::Poll { IoChoice::Poll } else { IoChoice::Auto },
-        mem_bytes: (config.io_memory_bytes + engines_bytes + engines_bytes / 2) as usize,
+        mem_bytes: (config.io_memory_bytes + cache_bytes + cache_bytes / 2) as usize,
         ..Options::default()
     }
 }

@@ -35,8 +35,8 @@ pub enum EngineOpenError {
     /// There is no pool on the drive, or it is damaged.
     #[error("cannot open the pool on the drive")]
     Open(#[from] OpenError),
-    /// The core's I/O memory has no room for the engine's cache: give the core more, or the pool a smaller cache.
-    #[error("the pool's cache does not fit the core's I/O memory; raise mem_bytes. needed=`{needed}` free=`{free}`")]
+    /// The pool's I/O memory has no room for the engine's cache: give it more, or the pool a smaller cache.
+    #[error("the pool's cache does not fit its I/O memory; raise mem_bytes. needed=`{needed}` free=`{free}`")]
     NoMemory {
         /// Bytes needed.
         needed: u64,

@@ -25,8 +25,8 @@ pub use engine::{EngineOpenError, format_drive};
 pub use io::{IoChoice, IoMode};
 pub use local::{Local, LocalDone, LocalError, LocalOp};
 pub use options::{
-    AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, OpenFailure, Opener, Options, PoolAlarm, PoolPlace,
-    PoolSpec, StartError, StopError, Tls,
+    AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, MovePoolError, MoveReport, OpenFailure, Opener,
+    Options, PoolAlarm, PoolPlace, PoolSpec, StartError, StopError, Tls,
 };
 pub use pool::Machine;
 pub use runtime::Runtime;

@@ -115,7 +115,7 @@ impl Local {
         if host.on_file() {
             let (base, bytes) = mem.region();
             // Unregistered buffers work as well, only slower.
-            io.register_memory(base, bytes.min(64 << 20));
+            io.register_memory(0, base, bytes.min(64 << 20));
         }
         let mut local = Local {
             io,

@@ -23,9 +23,9 @@ pub struct Options {
     pub cores: usize,
     /// Kernel interface.
     pub io: IoChoice,
-    /// Address space for I/O buffers and the engines' caches, per core, bytes; resident only where used.
+    /// Address space for I/O buffers and the engine's cache, per pool, bytes; resident only where used.
     pub mem_bytes: usize,
-    /// Part of it that is registered with the kernel, and so resident, once a core has a file-backed pool, bytes.
+    /// Part of it that is registered with the kernel, and so resident, for each file-backed pool, bytes.
     pub registered_bytes: usize,
     /// Connections per core; more are turned away.
     pub connections_max: usize,
@@ -132,6 +132,41 @@ pub struct PoolPlace {
     pub direct: bool,
     /// True when the drive is memory.
     pub memory: bool,
+}
+
+/// How a pool went from core to core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveReport {
+    /// The core it left.
+    pub from: usize,
+    /// The core it is on now.
+    pub to: usize,
+    /// For how long its clients were not served, ns.
+    pub stall_ns: u64,
+    /// Connections that went with it.
+    pub connections: usize,
+}
+
+/// A pool was not moved; it is where it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MovePoolError {
+    /// No pool of this name: check the name.
+    #[error("no pool of this name")]
+    NoPool,
+    /// No such core: see how many the node has.
+    #[error("no core {to}: this node has cores 0 to {last}")]
+    NoCore {
+        /// What was asked for.
+        to: usize,
+        /// The last there is.
+        last: usize,
+    },
+    /// It is on its way already: ask again.
+    #[error("the pool is being moved already; ask again")]
+    Moving,
+    /// The runtime is stopping.
+    #[error("the runtime has stopped")]
+    Stopped,
 }
 
 /// An alarm of an engine, with its pool.

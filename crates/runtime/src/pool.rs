@@ -3,6 +3,7 @@
 //! Owns: the engine, the drive, and the order of their conversation. Never: knows who asked.
 //! Invariant: every I/O command is handed to the drive once and its end to the engine once.
 
+use crate::core::drive_token;
 use crate::drive::Drive;
 use crate::io::{Backend, DriveFd, DriveOp};
 use segue_types::Nanos;
@@ -40,12 +41,12 @@ impl PoolHost {
         }
     }
 
-    /// Gives the engine an event, and then all ends of I/O that came at once. Leaves replies in `out`.
-    pub(crate) fn feed(&mut self, now: Nanos, event: Event, mem: &mut Mem, io: &mut dyn Backend, token: u64) {
+    /// `place` is the pool's place on its core. Gives the engine an event, and then all ends of I/O that came at once. Leaves replies in `out`.
+    pub(crate) fn feed(&mut self, now: Nanos, event: Event, mem: &mut Mem, io: &mut dyn Backend, place: usize) {
         self.machine.step(now, event, mem, &mut self.out);
         loop {
             for at in 0..self.out.ios.len() {
-                self.start(self.out.ios[at], mem, io, token);
+                self.start(self.out.ios[at], mem, io, place);
             }
             self.out.ios.clear();
             let Some((ticket, errno)) = self.ended.pop_front() else { return };
@@ -61,13 +62,13 @@ impl PoolHost {
         result: i32,
         mem: &mut Mem,
         io: &mut dyn Backend,
-        token: u64,
+        place: usize,
     ) {
         self.ios_in_flight -= 1;
-        self.feed(now, Event::IoDone { ticket, errno: -result.min(0) }, mem, io, token);
+        self.feed(now, Event::IoDone { ticket, errno: -result.min(0) }, mem, io, place);
     }
 
-    fn start(&mut self, command: Io, mem: &mut Mem, io: &mut dyn Backend, token: u64) {
+    fn start(&mut self, command: Io, mem: &mut Mem, io: &mut dyn Backend, place: usize) {
         let errno = match (&mut self.drive, command.kind) {
             (Drive::Memory(drive), IoKind::Read { offset, buf }) => drive.read_at(offset, mem.get_mut(buf)),
             (Drive::Memory(drive), IoKind::Write { offset, buf }) => drive.write_at(offset, mem.get(buf)),
@@ -82,9 +83,9 @@ impl PoolHost {
                     IoKind::Flush => DriveOp::Flush,
                     IoKind::Discard { offset, len } => DriveOp::Discard { offset, len },
                 };
-                let drive = DriveFd { fd: file.fd(), block_device: file.is_block_device() };
+                let drive = DriveFd { fd: file.fd(), block_device: file.is_block_device(), place };
                 self.ios_in_flight += 1;
-                io.drive(token | command.ticket.0 as u64, drive, op);
+                io.drive(drive_token(place) | command.ticket.0 as u64, drive, op);
                 return;
             }
         };

@@ -9,8 +9,8 @@ use crate::counters::{Counters, Snapshot};
 use crate::io::Bell;
 use crate::listen;
 use crate::options::{
-    AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, Options, PoolAlarm, PoolPlace, PoolSpec, StartError,
-    StopError, Tls,
+    AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, MovePoolError, MoveReport, Options, PoolAlarm,
+    PoolPlace, PoolSpec, StartError, StopError, Tls,
 };
 use segue_volume::op::{AdminOp, AdminReply, Alarm};
 use std::collections::VecDeque;
@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Where the end of a hand-over is told; called on a core's thread.
+pub(crate) type MoveReply = Box<dyn FnOnce(Result<MoveReport, MovePoolError>) + Send>;
 
 /// Alarms kept until somebody takes them; older ones give way.
 const ALARMS_MAX: usize = 4096;
@@ -58,6 +61,12 @@ impl CoreShared {
 /// What all cores and handles share.
 pub(crate) struct Shared {
     pub(crate) cores: Vec<Arc<CoreShared>>,
+    /// Where all cores' clocks begin, so that a pool may go from one to another.
+    pub(crate) started: Instant,
+    /// Pools between two cores now.
+    travelling: AtomicUsize,
+    /// The stop has begun: no pool departs any more.
+    stopping: AtomicBool,
     places: Mutex<Arc<Vec<PoolPlace>>>,
     alarms: Mutex<VecDeque<PoolAlarm>>,
 }
@@ -65,6 +74,43 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn places(&self) -> Arc<Vec<PoolPlace>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The core of a pool, as of the last hand-over.
+    pub(crate) fn core_of(&self, pool: &str) -> Option<usize> {
+        self.places().iter().find(|place| place.name == pool).map(|place| place.core)
+    }
+
+    pub(crate) fn set_core(&self, pool: &str, core: usize) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = Vec::clone(&places);
+        for place in list.iter_mut().filter(|place| place.name == pool) {
+            place.core = core;
+        }
+        *places = Arc::new(list);
+    }
+
+    /// Counts a pool as travelling, unless the cores stop: then its destination may have ended.
+    pub(crate) fn pool_departs(&self) -> bool {
+        // Either this sees the stop, or a core that wants to end sees the traveller: both orders are sequential.
+        self.travelling.fetch_add(1, Ordering::SeqCst);
+        let may = !self.stopping.load(Ordering::SeqCst);
+        if !may {
+            self.pool_arrived();
+        }
+        may
+    }
+
+    /// A pool has arrived; cores that wait for it with their end are called.
+    pub(crate) fn pool_arrived(&self) {
+        self.travelling.fetch_sub(1, Ordering::SeqCst);
+        for core in &self.cores {
+            core.bell.ring();
+        }
+    }
+
+    pub(crate) fn pools_travel(&self) -> bool {
+        self.travelling.load(Ordering::SeqCst) > 0
     }
 
     pub(crate) fn raise(&self, pool: &str, alarm: Alarm) {
@@ -77,8 +123,7 @@ impl Shared {
     }
 
     pub(crate) fn admin(&self, pool: &str, op: AdminOp, reply: ReplyFn) -> Result<(), CallError> {
-        let core = self.places().iter().find(|place| place.name == pool).map(|place| place.core);
-        let core = core.ok_or(CallError::NoPool)?;
+        let core = self.core_of(pool).ok_or(CallError::NoPool)?;
         self.cores[core].send(Msg::Admin { pool: pool.to_owned(), op, reply });
         Ok(())
     }
@@ -112,7 +157,14 @@ impl Runtime {
             }))
         };
         let cores = (0..count).map(make).collect::<Result<_, _>>()?;
-        let shared = Arc::new(Shared { cores, places: Mutex::default(), alarms: Mutex::default() });
+        let shared = Arc::new(Shared {
+            cores,
+            started: Instant::now(),
+            travelling: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            places: Mutex::default(),
+            alarms: Mutex::default(),
+        });
         let (mut threads, mut status) = (Vec::new(), Vec::new());
         for number in 0..count {
             let (thread, said) = start_core(number, &shared, &options)?;
@@ -150,6 +202,39 @@ impl Runtime {
         list.push(place.clone());
         *places = Arc::new(list);
         Ok(place)
+    }
+
+    /// Hands a pool over to another core, with everything in flight; clients notice nothing but a pause. `reply` is
+    /// called once, on a core's thread.
+    ///
+    /// # Errors
+    /// [`MovePoolError`]: the pool stays where it was.
+    pub fn move_pool(
+        &self,
+        pool: &str,
+        to: usize,
+        reply: impl FnOnce(Result<MoveReport, MovePoolError>) + Send + 'static,
+    ) -> Result<(), MovePoolError> {
+        let last = self.shared.cores.len() - 1;
+        if to > last {
+            return Err(MovePoolError::NoCore { to, last });
+        }
+        let core = self.shared.core_of(pool).ok_or(MovePoolError::NoPool)?;
+        self.shared.cores[core].send(Msg::MovePool { pool: pool.to_owned(), to, reply: Box::new(reply) });
+        Ok(())
+    }
+
+    /// As [`Runtime::move_pool`], and waits until the new core serves. Not from async code.
+    ///
+    /// # Errors
+    /// [`MovePoolError`].
+    pub fn move_pool_wait(&self, pool: &str, to: usize) -> Result<MoveReport, MovePoolError> {
+        let (tell, told) = mpsc::sync_channel(1);
+        self.move_pool(pool, to, move |result| {
+            // Nobody may wait any more.
+            let _ = tell.send(result);
+        })?;
+        told.recv().map_err(|_| MovePoolError::Stopped)?
     }
 
     /// The pools, in the order they were added.
@@ -215,6 +300,7 @@ impl Runtime {
     /// # Errors
     /// [`StopError`]: the pools are intact all the same, and replay their journals at the next open.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopError> {
+        self.shared.stopping.store(true, Ordering::SeqCst);
         for core in &self.shared.cores {
             core.send(Msg::Stop);
         }

@@ -42,6 +42,11 @@ impl<T> Slab<T> {
         self.slots.get_mut(at as usize)?.as_mut()
     }
 
+    /// All that are live, in the order of their numbers.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().flatten()
+    }
+
     /// How many are live.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()

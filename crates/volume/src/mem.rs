@@ -1,4 +1,4 @@
-//! The one region of I/O memory of a core: page-aligned buffers that drives and sockets read and write.
+//! The one region of I/O memory of a pool: page-aligned buffers that drives and sockets read and write.
 //!
 //! Owns: the region and its buddy allocator. Never: grows, or touches pages that nobody asked for.
 //! Invariant: live buffers never overlap, and every buffer is aligned to 4096 bytes.

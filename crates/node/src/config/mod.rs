@@ -84,7 +84,7 @@ pub struct Config {
     pub admin: PathBuf,
     /// How I/O is driven.
     pub io_engine: IoEngine,
-    /// I/O memory per core.
+    /// I/O memory per pool.
     pub io_memory_bytes: u64,
     /// Patience of an orderly stop.
     pub stop_wait: Duration,

@@ -141,7 +141,7 @@ section! {
         #[form("auto | io_uring | poll", "auto")]
         #[serde(default = "default_io_engine")]
         io_engine: IoEngine,
-        /// I/O memory of each core: buffers of requests in flight. Range 32MiB to 16GiB. Only what is used is resident.
+        /// I/O memory of each pool: buffers of requests in flight. Range 32MiB to 16GiB. Only what is used is resident.
         #[form("size", "128MiB")]
         #[serde(default = "default_io_memory")]
         io_memory: Size,

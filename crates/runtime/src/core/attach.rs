@@ -184,7 +184,12 @@ impl Core {
     }
 
     fn attach(&mut self, id: u32, pool: &str) {
-        let Some(pool) = self.pools.iter().position(|p| p.name == pool) else {
+        let Some(pool) = self.pools.position(pool) else {
+            if let Some(core) = self.whereabouts(pool) {
+                // It has gone to another core meanwhile.
+                self.conns[id].travel = Some((core, pool.to_owned()));
+                return self.mark(id);
+            }
             return self.answer_lookup(id, Err(Refusal::new(RefusalCode::Shutdown, "the pool is closing")));
         };
         let conn = &mut self.conns[id];
@@ -247,8 +252,7 @@ impl Core {
         let (core, pool) = self.conns[id].travel.take().expect("it travels");
         let conn = self.conns.remove(id);
         self.io.remove_socket(conn.raw());
-        let received = self.mem.get(conn.rx)[conn.rx_start..conn.rx_end].to_vec();
-        self.mem.free(conn.rx);
+        let received = conn.rx[conn.rx_start..conn.rx_end].to_vec();
         let Conn { fd, session, tls, tls_config, holder, lookup, .. } = conn;
         let lookup = lookup.expect("it travels for a lookup");
         let traveler = Traveler { fd, session, received, tls, tls_config, holder, lookup, pool };
@@ -267,7 +271,7 @@ impl Core {
         let conn = &mut self.conns[id];
         conn.phase = Phase::Waiting;
         (conn.tls, conn.tls_config, conn.lookup, conn.deadline) = (tls, tls_config, Some(lookup), deadline);
-        self.mem.get_mut(conn.rx)[..received.len()].copy_from_slice(&received);
+        conn.rx[..received.len()].copy_from_slice(&received);
         conn.rx_end = received.len();
         self.arm_check();
         self.attach(id, &pool);

@@ -3,6 +3,7 @@
 //! Owns: the state of a connection and its small transitions. Never: talks to an engine.
 //! Invariant: a connection is dropped only when the kernel has none of its memory and no request of it is in flight.
 
+use super::pools::NO_POOL;
 use super::tls::TlsStream;
 use super::tx::{Message, Tx};
 use crate::listen;
@@ -62,7 +63,7 @@ pub(super) struct Conn {
     pub(super) phase: Phase,
     pub(super) session: Session,
     pub(super) replies: Replies,
-    pub(super) rx: Buf,
+    pub(super) rx: Box<[u8]>,
     pub(super) rx_start: usize,
     pub(super) rx_end: usize,
     pub(super) message: Box<Message>,
@@ -100,14 +101,15 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(fd: OwnedFd, generation: u32, session: Session, holder: String, rx: Buf) -> Conn {
+    pub(super) fn new(fd: OwnedFd, generation: u32, session: Session, holder: String) -> Conn {
         Conn {
             fd,
             generation,
             phase: Phase::Handshake,
             replies: session.replies(),
             session,
-            rx,
+            // Zeroed memory of this size costs nothing until bytes come.
+            rx: vec![0; RX_BYTES].into_boxed_slice(),
             rx_start: 0,
             rx_end: 0,
             message: Message::new(),
@@ -117,7 +119,7 @@ impl Conn {
             tls: None,
             tls_config: None,
             tls_next: false,
-            pool: 0,
+            pool: NO_POOL,
             attach: None,
             volume: String::new(),
             holder,
@@ -178,8 +180,8 @@ impl Conn {
         if self.rx_start == self.rx_end {
             (self.rx_start, self.rx_end) = (0, 0);
         }
-        let room = self.rx.part(self.rx_end, self.rx.len() - self.rx_end);
-        self.message.push(mem.addr(room), room.len());
+        let room = &mut self.rx[self.rx_end..];
+        self.message.push(room.as_mut_ptr(), room.len());
         self.message.prepare()
     }
 
@@ -194,11 +196,11 @@ impl Conn {
     }
 
     /// Moves a short rest to the front when there is no room behind it.
-    pub(super) fn compact(&mut self, mem: &mut Mem) {
+    pub(super) fn compact(&mut self) {
         if self.rx_start == self.rx_end {
             (self.rx_start, self.rx_end) = (0, 0);
         } else if self.rx_start > 0 {
-            mem.get_mut(self.rx).copy_within(self.rx_start..self.rx_end, 0);
+            self.rx.copy_within(self.rx_start..self.rx_end, 0);
             (self.rx_start, self.rx_end) = (0, self.rx_end - self.rx_start);
         }
     }

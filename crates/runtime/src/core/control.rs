@@ -4,14 +4,17 @@
 //! Invariant: every message's reply is called once, or dropped when the core has ended.
 
 use super::attach::{Answer, Traveler};
+use super::handover::PoolArrival;
 use super::life::Listening;
-use super::{Core, KIND_ACCEPT, POOLS_MAX, Pool, token};
+use super::pools::Pool;
+use super::{Core, KIND_ACCEPT, token};
 use crate::drive::Drive;
 use crate::listen;
 use crate::options::{AddPoolError, CallError, ListenAddr, PoolPlace, PoolSpec, Tls};
 use crate::pool::PoolHost;
-use segue_volume::mem::MAX_BUF_BYTES;
-use segue_volume::op::{AdminError, AdminOp, AdminReply, Event, Tag};
+use crate::runtime::MoveReply;
+use segue_volume::mem::{MAX_BUF_BYTES, Mem};
+use segue_volume::op::{AdminError, AdminOp, AdminReply, Event, Tag, Ticket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Where the answer to an admin operation goes; called on the core's thread, so it must not block.
@@ -19,18 +22,45 @@ pub(crate) type ReplyFn = Box<dyn FnOnce(Result<AdminReply, CallError>) + Send>;
 
 /// A wish of another thread.
 pub(crate) enum Msg {
-    Admin { pool: String, op: AdminOp, reply: ReplyFn },
-    AddPool { spec: PoolSpec, reply: Box<dyn FnOnce(Result<PoolPlace, AddPoolError>) + Send> },
-    Listen { fd: OwnedFd, addr: ListenAddr, tls: Tls },
-    Unlisten { addr: ListenAddr },
+    Admin {
+        pool: String,
+        op: AdminOp,
+        reply: ReplyFn,
+    },
+    AddPool {
+        spec: PoolSpec,
+        reply: Box<dyn FnOnce(Result<PoolPlace, AddPoolError>) + Send>,
+    },
+    Listen {
+        fd: OwnedFd,
+        addr: ListenAddr,
+        tls: Tls,
+    },
+    Unlisten {
+        addr: ListenAddr,
+    },
     Answer(Answer),
     Arrive(Box<Traveler>),
+    /// Hand a pool over to another core.
+    MovePool {
+        pool: String,
+        to: usize,
+        reply: MoveReply,
+    },
+    /// A pool arrives from another core.
+    PoolArrives(Box<PoolArrival>),
+    /// An I/O ended on the core that a pool has left.
+    IoDone {
+        pool: String,
+        ticket: Ticket,
+        result: i32,
+    },
     Stop,
 }
 
 /// An admin operation that an engine has.
 pub(super) struct AdminJob {
-    kind: AdminKind,
+    pub(super) kind: AdminKind,
 }
 
 pub(super) enum AdminKind {
@@ -77,6 +107,9 @@ impl Core {
             Msg::Unlisten { addr } => self.unlisten(|listening| listening.addr == addr),
             Msg::Answer(answer) => self.answered(answer),
             Msg::Arrive(traveler) => self.arrive(*traveler),
+            Msg::MovePool { pool, to, reply } => self.move_pool(&pool, to, reply),
+            Msg::PoolArrives(arrival) => self.pool_arrives(*arrival),
+            Msg::IoDone { pool, ticket, result } => self.io_done_elsewhere(pool, ticket, result),
             Msg::Stop => self.stop(),
         }
     }
@@ -85,8 +118,12 @@ impl Core {
         if self.stopping == Some(Stopping::Engines) {
             return reply(Err(CallError::Stopped));
         }
-        let Some(pool) = self.pools.iter().position(|p| p.name == pool) else {
-            return reply(Err(CallError::NoPool));
+        let Some(pool) = self.pools.position(pool) else {
+            return match self.whereabouts(pool) {
+                // It has gone to another core since the question was sent.
+                Some(core) => self.shared.cores[core].send(Msg::Admin { pool: pool.to_owned(), op, reply }),
+                None => reply(Err(CallError::NoPool)),
+            };
         };
         let watch = match &op {
             AdminOp::Resize { .. } => Watch::Resize,
@@ -98,13 +135,13 @@ impl Core {
 
     /// Gives an engine an admin operation.
     pub(super) fn admin(&mut self, pool: usize, kind: AdminKind, op: AdminOp) {
-        let tag = Tag(self.admins.insert(AdminJob { kind }) as u64);
+        let tag = Tag(self.pools[pool].admins.insert(AdminJob { kind }) as u64);
         self.feed(pool, Event::Admin { tag, op });
     }
 
     /// An engine answered an admin operation.
     pub(super) fn admin_done(&mut self, pool: usize, number: u32, result: Result<AdminReply, AdminError>) {
-        match self.admins.remove(number).kind {
+        match self.pools[pool].admins.remove(number).kind {
             AdminKind::Call { reply, watch } => {
                 match (&watch, &result) {
                     (Watch::Resize, Ok(AdminReply::Volume(v))) => self.resized(pool, &v.name, v.size_bytes),
@@ -140,28 +177,28 @@ impl Core {
         if self.pools.iter().any(|pool| pool.name == spec.name) {
             return Err(AddPoolError::Exists(spec.name));
         }
-        assert!(self.pools.len() < POOLS_MAX, "at most {POOLS_MAX} pools live on one core");
         let mut drive = Drive::open(&spec.drive)?;
-        let machine = (spec.open)(drive.block_dev(), &mut self.mem).map_err(AddPoolError::Engine)?;
+        let mut mem = Mem::new(self.options.mem_bytes);
+        let machine = (spec.open)(drive.block_dev(), &mut mem).map_err(AddPoolError::Engine)?;
         let host = PoolHost::new(machine, drive);
         let memory = !host.on_file();
-        if !memory && !self.registered {
-            self.registered = true;
-            self.register_memory();
-        }
         let place = PoolPlace { name: spec.name.clone(), core: self.number, direct: host.is_direct(), memory };
-        self.pools.push(Pool { name: spec.name, host, ended: false });
+        let pool = self.pools.insert(Box::new(Pool::new(spec.name, host, mem)));
+        if !memory {
+            self.register_memory(pool);
+        }
         // The engine may have background work left over from before: it says so after its first step.
-        self.feed(self.pools.len() - 1, Event::Tick);
+        self.feed(pool, Event::Tick);
         Ok(place)
     }
 
     /// Registers the memory that clients' buffers will come from: what lies behind the engine's own.
-    fn register_memory(&mut self) {
-        let (base, capacity) = self.mem.region();
-        let skip = self.mem.used_bytes().next_multiple_of(MAX_BUF_BYTES).min(capacity);
+    fn register_memory(&mut self, pool: usize) {
+        let mem = &self.pools[pool].mem;
+        let (base, capacity) = mem.region();
+        let skip = mem.used_bytes().next_multiple_of(MAX_BUF_BYTES).min(capacity);
         let bytes = self.options.registered_bytes.min(capacity - skip);
-        if bytes > 0 && !self.io.register_memory(unsafe { base.add(skip) }, bytes) {
+        if bytes > 0 && !self.io.register_memory(pool, unsafe { base.add(skip) }, bytes) {
             tracing::info!("the kernel does not register I/O memory; buffers are mapped for each I/O");
         }
     }
@@ -183,7 +220,7 @@ impl Core {
             listening.over = true;
             let fd = listening.fd.as_raw_fd();
             if listening.armed {
-                self.io.cancel_accept(token(KIND_ACCEPT, number), fd);
+                self.io.cancel(token(KIND_ACCEPT, number), fd);
             } else {
                 self.drop_listener(number);
             }
@@ -211,16 +248,22 @@ impl Core {
         match self.stopping {
             None => false,
             Some(Stopping::Connections) => {
-                if self.conns.is_empty() && self.listeners.is_empty() {
+                // A pool on its way from core to core must arrive before the cores end.
+                if self.conns.is_empty() && self.listeners.is_empty() && !self.shared.pools_travel() {
                     self.stopping = Some(Stopping::Engines);
-                    for pool in 0..self.pools.len() {
-                        self.admin(pool, AdminKind::Shutdown, AdminOp::Shutdown);
+                    for pool in 0..self.pools.end() {
+                        if self.pools.get(pool).is_some() {
+                            self.admin(pool, AdminKind::Shutdown, AdminOp::Shutdown);
+                        }
                     }
                     return self.is_over();
                 }
                 false
             }
-            Some(Stopping::Engines) => self.pools.iter().all(|pool| pool.ended && pool.host.ios_in_flight == 0),
+            Some(Stopping::Engines) => {
+                let over = self.pools.iter().all(|pool| pool.ended && pool.host.ios_in_flight == 0);
+                over && !self.pools.owes()
+            }
         }
     }
 }

@@ -103,7 +103,7 @@ impl Core {
     }
 
     fn finish(&mut self, pool: usize, reply: Reply, extent: usize) {
-        let req = self.reqs.remove(reply.tag.0 as u32);
+        let req = self.pools[pool].reqs.remove(reply.tag.0 as u32);
         self.answered += 1;
         let id = req.conn;
         let conn = &mut self.conns[id];
@@ -113,7 +113,7 @@ impl Core {
             self.dirty.push(id);
         }
         if req.parent != NIL {
-            return self.finish_piece(req, reply.status);
+            return self.finish_piece(pool, req, reply.status);
         }
         let ok = reply.status.is_ok();
         let latency_ns = self.now - req.started;
@@ -121,7 +121,7 @@ impl Core {
         conn.engine_bytes -= req.buf.len();
         let replies = conn.replies;
         if conn.dead || !ok || req.request.command != Command::Read {
-            self.mem.free(req.buf);
+            self.pools[pool].mem.free(req.buf);
         }
         if conn.dead {
             return;
@@ -150,9 +150,10 @@ impl Core {
     }
 
     /// A piece of a large request ended.
-    fn finish_piece(&mut self, req: Req, status: IoStatus) {
+    fn finish_piece(&mut self, at: usize, req: Req, status: IoStatus) {
         let id = req.conn;
-        let parent = &mut self.parents[req.parent];
+        let pool = &mut self.pools[at];
+        let parent = &mut pool.parents[req.parent];
         parent.in_flight -= 1;
         let over = parent.all_issued && parent.in_flight == 0;
         let conn = &mut self.conns[id];
@@ -176,20 +177,20 @@ impl Core {
             }
             _ => {
                 conn.engine_bytes -= req.buf.len();
-                self.mem.free(req.buf);
+                pool.mem.free(req.buf);
             }
         }
-        if self.parents[req.parent].gather.is_some() {
-            return self.after_gathered(id, req.parent);
+        if pool.parents[req.parent].gather.is_some() {
+            return self.after_gathered(at, id, req.parent);
         }
         if over {
-            self.finish_parent(req.parent);
+            self.finish_parent(at, req.parent);
         }
     }
 
     /// All pieces of a request ended: counts it, and tells the end unless data told it.
-    fn finish_parent(&mut self, number: u32) {
-        let parent = self.parents.remove(number);
+    fn finish_parent(&mut self, pool: usize, number: u32) {
+        let parent = self.pools[pool].parents.remove(number);
         let ok = parent.status.is_ok();
         let request = parent.request;
         self.counters.request(class_of(request.command), ok, request.len, self.now - parent.started);
@@ -205,14 +206,15 @@ impl Core {
         }
     }
 
-    fn after_gathered(&mut self, id: u32, number: u32) {
-        let parent = &mut self.parents[number];
+    fn after_gathered(&mut self, at: usize, id: u32, number: u32) {
+        let pool = &mut self.pools[at];
+        let parent = &mut pool.parents[number];
         let conn = &mut self.conns[id];
         let gather = parent.gather.as_mut().expect("a gathered read");
         if !parent.status.is_ok() || conn.dead {
             for (_, _, buf) in gather.held.drain(..) {
                 conn.engine_bytes -= buf.len();
-                self.mem.free(buf);
+                pool.mem.free(buf);
             }
             parent.all_issued = true;
             if let Some(job) = &mut conn.job {
@@ -225,17 +227,17 @@ impl Core {
         } else if gather.header_sent || parent.full || (parent.all_issued && parent.in_flight == 0) {
             self.emit_gathered(id, number);
         }
-        let parent = &self.parents[number];
+        let parent = &self.pools[at].parents[number];
         if parent.all_issued && parent.in_flight == 0 {
             self.conns[id].job = None;
-            self.finish_parent(number);
+            self.finish_parent(at, number);
         }
     }
 
     /// Sends the pieces of a gathered read whose turn has come.
     pub(super) fn emit_gathered(&mut self, id: u32, number: u32) {
-        let parent = &mut self.parents[number];
         let conn = &mut self.conns[id];
+        let parent = &mut self.pools[conn.pool].parents[number];
         let replies = conn.replies;
         let request = parent.request;
         let Some(gather) = parent.gather.as_mut().filter(|_| parent.status.is_ok() && !conn.dead) else { return };
@@ -262,12 +264,12 @@ impl Core {
             return;
         }
         if let Some(tls) = &mut conn.tls {
-            conn.tx.encrypt(tls, &mut self.mem);
+            conn.tx.encrypt(tls, self.pools.mem(conn.pool));
         }
         if !conn.tx.ready() {
             return;
         }
-        let message = conn.tx.load(&self.mem);
+        let message = conn.tx.load(self.pools.mem(conn.pool));
         conn.tx.busy = true;
         let fd = conn.raw();
         let patient = conn.waits_for_sends() || !self.hungry.is_empty();
@@ -281,7 +283,7 @@ impl Core {
         match result {
             n if n >= 0 => {
                 conn.stalled_since = 0;
-                let over = conn.tx.sent(n as usize, &mut self.mem);
+                let over = conn.tx.sent(n as usize, self.pools.mem(conn.pool));
                 if let Some(tls) = conn.tls.as_mut().filter(|_| over) {
                     tls.sent();
                 }
@@ -289,6 +291,8 @@ impl Core {
                     return self.send_patiently(id);
                 }
             }
+            // Its pool goes to another core, where the rest is sent.
+            errno if errno == -libc::ECANCELED => return,
             errno if errno == -libc::EAGAIN => return self.send_patiently(id),
             _ => conn.cut(),
         }
@@ -308,7 +312,7 @@ impl Core {
             conn.stalled_since = self.now;
         }
         conn.tx.busy = true;
-        let message = conn.tx.load(&self.mem);
+        let message = conn.tx.load(self.pools.mem(conn.pool));
         let fd = conn.raw();
         self.io.send(token(KIND_SEND, id), fd, message, true);
         Counters::add(&self.counters.send_stalls, 1);

@@ -3,14 +3,13 @@
 //! Owns: accepting, deadlines, cutting and closing. Never: ends a connection that the kernel or an engine still uses.
 //! Invariant: every descriptor, buffer and attachment of a connection is given back once.
 
-use super::conn::{Conn, Phase, RX_BYTES};
+use super::conn::{Conn, Phase};
 use super::tls::TlsStream;
 use super::{CHECK_NS, Core, KIND_ACCEPT, token};
 use crate::counters::Counters;
 use crate::listen;
 use crate::options::{ListenAddr, Tls};
 use segue_types::{IoStatus, Nanos};
-use segue_volume::mem::Buf;
 use segue_volume::op::AdminOp;
 use segue_wire::nbd::Command;
 use segue_wire::nbd::server::{Session, TlsPolicy};
@@ -93,18 +92,11 @@ impl Core {
         self.arm_check();
     }
 
-    /// Gives a connection its place. `None` when there is no memory or descriptor for it.
+    /// Gives a connection its place. `None` when the kernel does not take it.
     pub(super) fn seat(&mut self, fd: OwnedFd, session: Session, holder: String) -> Option<u32> {
-        if self.mem.used_bytes() + RX_BYTES + self.mem_reserve_bytes > self.mem.capacity_bytes() {
-            return None;
-        }
         self.io.add_socket(fd.as_raw_fd()).ok()?;
-        let Some(rx) = self.mem.alloc(RX_BYTES) else {
-            self.io.remove_socket(fd.as_raw_fd());
-            return None;
-        };
         self.generation = self.generation.wrapping_add(1);
-        Some(self.conns.insert(Conn::new(fd, self.generation, session, holder, rx)))
+        Some(self.conns.insert(Conn::new(fd, self.generation, session, holder)))
     }
 
     /// Moves a connection on that waits for nothing but itself: TLS, travel, the end.
@@ -125,7 +117,7 @@ impl Core {
         }
         let conn = &mut self.conns[id];
         if conn.dead && !conn.tx.busy {
-            conn.tx.abandon(&mut self.mem);
+            conn.tx.abandon(self.pools.mem(conn.pool));
         }
         if conn.requests > 0 || conn.recv_busy || conn.job.is_some() || !conn.tx.is_empty() {
             if conn.deadline == 0 || conn.phase == Phase::Handshake {
@@ -146,7 +138,6 @@ impl Core {
     pub(super) fn close(&mut self, id: u32) {
         let conn = self.conns.remove(id);
         assert!(conn.requests == 0 && !conn.recv_busy && conn.tx.is_empty(), "closed while in use");
-        self.mem.free(conn.rx);
         self.io.remove_socket(conn.raw());
     }
 
@@ -176,19 +167,19 @@ impl Core {
         }
         conn.job = None;
         conn.engine_bytes -= job.buf.len();
-        self.mem.free(job.buf);
+        let pool = &mut self.pools[conn.pool];
+        pool.mem.free(job.buf);
         if job.parent == NIL {
             return;
         }
-        let parent = &mut self.parents[job.parent];
+        let parent = &mut pool.parents[job.parent];
         parent.all_issued = true;
         parent.status = IoStatus::Io;
         if parent.in_flight == 0 {
-            let parent = self.parents.remove(job.parent);
-            let held: Vec<Buf> = parent.gather.into_iter().flat_map(|gather| gather.into_buffers()).collect();
-            for buf in held {
-                self.conns[id].engine_bytes -= buf.len();
-                self.mem.free(buf);
+            let parent = pool.parents.remove(job.parent);
+            for buf in parent.gather.into_iter().flat_map(|gather| gather.into_buffers()) {
+                conn.engine_bytes -= buf.len();
+                pool.mem.free(buf);
             }
         }
     }

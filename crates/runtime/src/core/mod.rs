@@ -1,16 +1,19 @@
 //! The loop of one core: completions in, engines and sessions stepped, everything new out in one kernel call.
 //!
-//! Owns: the core's memory, pools, listeners and connections. Never: blocks but in the kernel's one wait.
+//! Owns: the core's pools, listeners and connections. Never: blocks but in the kernel's one wait.
 //! Invariant: one clock read and one kernel call per turn; what a turn makes is sent in the same turn.
 //!
 //! Reading order: `conn` (what a connection is), `pump` (bytes to requests), `finish` (ends to replies), `tx` (replies
-//! to the socket), `attach` (names to volumes), `control` (other threads' wishes), `life` (accept, cut, close).
+//! to the socket), `attach` (names to volumes), `control` (other threads' wishes), `handover` (pools from core to core),
+//! `life` (accept, cut, close).
 
 mod attach;
 mod conn;
 mod control;
 mod finish;
+mod handover;
 mod life;
+mod pools;
 mod pump;
 mod spin;
 mod tls;
@@ -21,12 +24,11 @@ pub(crate) use control::{Msg, ReplyFn};
 use crate::counters::Counters;
 use crate::io::{Backend, Bell, Done, TOKEN_BELL, open_backend};
 use crate::options::{CoreStatus, Options};
-use crate::pool::PoolHost;
 use crate::runtime::Shared;
 use crate::slab::Slab;
 use conn::Conn;
+use pools::{POOLS_MAX, Pool, Pools};
 use segue_types::Nanos;
-use segue_volume::mem::Mem;
 use segue_volume::op::{Event, Ticket};
 use std::io;
 use std::sync::Arc;
@@ -40,8 +42,6 @@ const KIND_ACCEPT: u64 = 3;
 const KIND_DRIVE: u64 = 4;
 /// A pool's number stands above its ticket.
 const POOL_SHIFT: u32 = 32;
-/// Most pools of one core.
-const POOLS_MAX: usize = 256;
 /// How often timeouts are looked at while there are any, ns.
 const CHECK_NS: Nanos = 500_000_000;
 
@@ -49,43 +49,29 @@ const fn token(kind: u64, number: u32) -> u64 {
     kind << KIND_SHIFT | number as u64
 }
 
-struct Pool {
-    name: String,
-    host: PoolHost,
-    /// `Shutdown` was answered: only the end is left.
-    ended: bool,
-}
-
 /// One core. Made, run and dropped on its own thread.
 pub(crate) struct Core {
     // Dropped before the memory it points into.
     io: Box<dyn Backend>,
-    mem: Mem,
+    pools: Pools,
     number: usize,
     shared: Arc<Shared>,
     counters: Arc<Counters>,
     options: Options,
     started: Instant,
     now: Nanos,
-    pools: Vec<Pool>,
     listeners: Slab<life::Listening>,
     conns: Slab<Conn>,
     generation: u32,
-    reqs: Slab<finish::Req>,
-    parents: Slab<finish::Parent>,
-    admins: Slab<control::AdminJob>,
     /// Connections to look at before the turn ends.
     dirty: Vec<u32>,
     /// Connections that wait for memory.
     hungry: Vec<u32>,
-    /// Memory below this much free is the engines' alone.
-    mem_reserve_bytes: usize,
     done: Vec<Done>,
     inbox: Vec<Msg>,
-    /// Memory in use when a connection last had to wait for some.
-    hunger_used_bytes: usize,
     next_check: Nanos,
-    registered: bool,
+    /// Pools that are about to go to another core.
+    leaving: usize,
     stopping: Option<control::Stopping>,
     spin: spin::Spin,
     /// Requests answered in this turn.
@@ -101,33 +87,26 @@ impl Core {
     ) -> io::Result<(Core, CoreStatus)> {
         let (io, io_note) = open_backend(options.io, bell)?;
         let status = CoreStatus { io: io.mode(), io_note };
-        let mem = Mem::new(options.mem_bytes);
         let counters = shared.cores[number].counters.clone();
         let spin_ns = options.spin.as_nanos() as Nanos;
         let core = Core {
             io,
             number,
-            mem_reserve_bytes: (mem.capacity_bytes() / 8).min(16 << 20),
-            mem,
+            pools: Pools::new(),
+            started: shared.started,
             shared,
             counters,
             options,
-            started: Instant::now(),
             now: 1,
-            pools: Vec::new(),
             listeners: Slab::with_capacity(8),
             conns: Slab::with_capacity(64),
             generation: 0,
-            reqs: Slab::with_capacity(1024),
-            parents: Slab::with_capacity(64),
-            admins: Slab::with_capacity(16),
             dirty: Vec::with_capacity(64),
             hungry: Vec::with_capacity(64),
             done: Vec::with_capacity(4096),
             inbox: Vec::with_capacity(64),
-            hunger_used_bytes: 0,
             next_check: 0,
-            registered: false,
+            leaving: 0,
             stopping: None,
             spin: spin::Spin::new(spin_ns),
             answered: 0,
@@ -147,6 +126,7 @@ impl Core {
             self.background();
             self.check_deadlines();
             self.look_at_dirty();
+            self.hand_over();
             self.publish();
             if self.is_over() {
                 return self.end();
@@ -225,21 +205,26 @@ impl Core {
     }
 
     fn io_done(&mut self, pool: usize, ticket: Ticket, result: i32) {
-        let base = drive_token(pool);
-        self.pools[pool].host.io_done(self.now, ticket, result, &mut self.mem, &mut *self.io, base);
+        if let Some(name) = self.pools.forward(pool) {
+            return self.io_done_elsewhere(name, ticket, result);
+        }
+        let Pool { host, mem, .. } = &mut self.pools[pool];
+        host.io_done(self.now, ticket, result, mem, &mut *self.io, pool);
         self.drain(pool);
     }
 
     /// Gives an engine an event and takes what came of it.
     fn feed(&mut self, pool: usize, event: Event) {
-        self.pools[pool].host.feed(self.now, event, &mut self.mem, &mut *self.io, drive_token(pool));
+        let Pool { host, mem, .. } = &mut self.pools[pool];
+        host.feed(self.now, event, mem, &mut *self.io, pool);
         self.drain(pool);
     }
 
     /// Ticks the engines whose time has come.
     fn background(&mut self) {
-        for pool in 0..self.pools.len() {
-            if self.pools[pool].host.out.wake_at.is_some_and(|at| at <= self.now) {
+        for pool in 0..self.pools.end() {
+            let due = |pool: &Pool| pool.leaving.is_none() && pool.host.out.wake_at.is_some_and(|at| at <= self.now);
+            if self.pools.get(pool).is_some_and(due) {
                 self.feed(pool, Event::Tick);
             }
         }
@@ -257,6 +242,10 @@ impl Core {
             if self.conns.get(id).is_none() {
                 continue;
             }
+            if self.rests(id) {
+                self.conns[id].dirty = false;
+                continue;
+            }
             self.pump(id);
             // What the pump itself made happen is seen to by what follows, not by another round.
             self.conns[id].dirty = false;
@@ -268,8 +257,14 @@ impl Core {
 
     /// Lets connections that wait for memory try again when some came free. True when there are any.
     fn call_hungry(&mut self) -> bool {
-        if self.hungry.is_empty() || self.mem.used_bytes() >= self.hunger_used_bytes {
+        let fed = |pool: &Pool| pool.mem.used_bytes() < pool.hunger_used_bytes;
+        if self.hungry.is_empty() || !self.pools.iter().any(fed) {
             return false;
+        }
+        for at in 0..self.pools.end() {
+            if self.pools.get(at).is_some() {
+                self.pools[at].hunger_used_bytes = 0;
+            }
         }
         let hungry = std::mem::take(&mut self.hungry);
         let before = self.dirty.len();
@@ -295,20 +290,24 @@ impl Core {
         Counters::add(&c.turns, 1);
         Counters::set(&c.kernel_calls, self.io.calls());
         Counters::set(&c.connections, self.conns.len() as u64);
-        Counters::set(&c.mem_used_bytes, self.mem.used_bytes() as u64);
-        Counters::set(&c.requests_in_flight, self.reqs.len() as u64);
+        Counters::set(&c.mem_used_bytes, self.pools.used_bytes() as u64);
+        let in_flight: usize = self.pools.iter().map(|pool| pool.reqs.len()).sum();
+        Counters::set(&c.requests_in_flight, in_flight as u64);
     }
 
     /// Everything is closed: gives back what the engines took.
     fn end(mut self) {
-        for pool in self.pools.drain(..) {
-            pool.host.close(&mut self.mem);
+        let mut left = 0;
+        for mut pool in self.pools.drain() {
+            pool.host.close(&mut pool.mem);
+            left += pool.mem.used_bytes();
         }
-        Counters::set(&self.counters.mem_used_bytes, self.mem.used_bytes() as u64);
+        Counters::set(&self.counters.mem_used_bytes, left as u64);
         self.shared.cores[self.number].clean.store(true, Ordering::Release);
     }
 }
 
-fn drive_token(pool: usize) -> u64 {
+/// The marks of an operation on the drive of the pool at this place.
+pub(crate) const fn drive_token(pool: usize) -> u64 {
     KIND_DRIVE << KIND_SHIFT | (pool as u64) << POOL_SHIFT
 }

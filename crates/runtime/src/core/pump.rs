@@ -36,6 +36,10 @@ impl Core {
         let conn = &mut self.conns[id];
         conn.recv_busy = false;
         conn.stalled_since = 0;
+        if result == -libc::ECANCELED {
+            // Its pool goes to another core; what the socket holds is received there.
+            return self.mark(id);
+        }
         if result <= 0 {
             conn.input_over = true;
             if result != 0 {
@@ -99,13 +103,13 @@ impl Core {
     fn receive(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         if conn.tls.is_none() && conn.rx_end == conn.rx.len() {
-            conn.compact(&mut self.mem);
+            conn.compact();
         }
         conn.recv_busy = true;
         if conn.job.is_some() || conn.rx_start != conn.rx_end {
             conn.stalled_since = self.now;
         }
-        let message = conn.receive_into(&self.mem);
+        let message = conn.receive_into(self.pools.mem(conn.pool));
         let fd = conn.raw();
         self.io.recv(token(KIND_RECV, id), fd, message);
     }
@@ -115,11 +119,13 @@ impl Core {
         let conn = &mut self.conns[id];
         let payload = conn.payload_rest();
         if payload.is_none() {
-            conn.compact(&mut self.mem);
+            conn.compact();
         }
-        let room = payload.unwrap_or_else(|| conn.rx.part(conn.rx_end, conn.rx.len() - conn.rx_end));
-        let tls = conn.tls.as_mut().expect("a connection with TLS");
-        let pulled = tls.pull(self.mem.get_mut(room));
+        let room = match payload {
+            Some(rest) => self.pools.mem(conn.pool).get_mut(rest),
+            None => &mut conn.rx[conn.rx_end..],
+        };
+        let pulled = conn.tls.as_mut().expect("a connection with TLS").pull(room);
         match pulled {
             Pulled::NeedBytes => return Flow::NeedBytes,
             Pulled::Over => {
@@ -138,7 +144,7 @@ impl Core {
     /// Lets the session read on.
     fn parse(&mut self, id: u32) -> Flow {
         let conn = &mut self.conns[id];
-        let input = &self.mem.get(conn.rx)[conn.rx_start..conn.rx_end];
+        let input = &conn.rx[conn.rx_start..conn.rx_end];
         let stepped = conn.session.step(input);
         let (used, step) = match stepped {
             Ok(stepped) => stepped,
@@ -235,14 +241,15 @@ impl Core {
     /// Takes I/O memory for a connection, or puts it among those that wait for some.
     pub(super) fn alloc(&mut self, id: u32, bytes: usize) -> Option<Buf> {
         let conn = &mut self.conns[id];
-        if self.mem.used_bytes() + bytes + self.mem_reserve_bytes <= self.mem.capacity_bytes()
-            && let Some(buf) = self.mem.alloc(bytes)
+        let pool = &mut self.pools[conn.pool];
+        if pool.mem.used_bytes() + bytes + pool.reserve_bytes <= pool.mem.capacity_bytes()
+            && let Some(buf) = pool.mem.alloc(bytes)
         {
             conn.engine_bytes += bytes;
             return Some(buf);
         }
         Counters::add(&self.counters.mem_waits, 1);
-        self.hunger_used_bytes = self.mem.used_bytes();
+        pool.hunger_used_bytes = pool.mem.used_bytes();
         if !conn.hungry {
             conn.hungry = true;
             self.hungry.push(id);
@@ -258,7 +265,8 @@ impl Core {
             _ => Op::Read { offset, len, buf },
         };
         if parent != NIL {
-            self.parents[parent].in_flight += 1;
+            let pool = self.conns[id].pool;
+            self.pools[pool].parents[parent].in_flight += 1;
         }
         self.issue(id, Req { conn: id, request, parent, buf, offset, len, started: self.now }, op);
     }
@@ -267,7 +275,7 @@ impl Core {
         let conn = &mut self.conns[id];
         conn.requests += 1;
         let (pool, attach) = (conn.pool, conn.attach.unwrap_or(AttachId(NIL)));
-        let tag = Tag(self.reqs.insert(req) as u64);
+        let tag = Tag(self.pools[pool].reqs.insert(req) as u64);
         self.feed(pool, Event::Request { tag, attach, op });
     }
 
@@ -275,6 +283,7 @@ impl Core {
     fn advance(&mut self, id: u32) -> Flow {
         let conn = &mut self.conns[id];
         let mut job = conn.job.expect("there is a job");
+        let pool = conn.pool;
         let write = job.request.command == Command::Write;
         if job.parent == NIL && aligned_span(job.at, job.request.len as u32) > MAX_REQUEST_BYTES as usize {
             let gather = (!write && !conn.replies.fragments(&job.request)).then(|| Gather::new(job.at));
@@ -282,7 +291,7 @@ impl Core {
                 // No other reply may come between its pieces, so it runs alone.
                 return Flow::Blocked;
             }
-            job.parent = self.parents.insert(Parent::new(id, job.request, gather, self.now));
+            job.parent = self.pools[pool].parents.insert(Parent::new(id, job.request, gather, self.now));
             self.conns[id].job = Some(job);
         }
         while job.left > 0 {
@@ -302,11 +311,11 @@ impl Core {
             job.left -= piece as u64;
             job.buf = Buf::EMPTY;
             let last = job.left == 0;
-            let gathers = job.parent != NIL && self.parents[job.parent].gather.is_some();
+            let gathers = job.parent != NIL && self.pools[pool].parents[job.parent].gather.is_some();
             // A gathered read keeps the connection to itself until its last piece has been answered.
             self.conns[id].job = if last && !gathers { None } else { Some(job) };
             if job.parent != NIL && last {
-                self.parents[job.parent].all_issued = true;
+                self.pools[pool].parents[job.parent].all_issued = true;
             }
             self.submit(id, job.request, job.parent, at, piece, buf);
             // The piece may have ended already, and with it the job.
@@ -327,7 +336,7 @@ impl Core {
         let busy = conn.requests > 0 || conn.held_bytes() > 0;
         if busy && conn.held_bytes() + span > self.options.connection_bytes_max {
             if job.parent != NIL {
-                self.parents[job.parent].full = true;
+                self.pools[conn.pool].parents[job.parent].full = true;
                 self.emit_gathered(id, job.parent);
             }
             return None;
@@ -341,7 +350,8 @@ impl Core {
         let n = (conn.rx_end - conn.rx_start).min((job.piece - job.filled) as usize);
         if n > 0 {
             let skip = (job.at & 4095) as usize + job.filled as usize;
-            self.mem.copy(conn.rx.part(conn.rx_start, n), job.buf.part(skip, n));
+            let to = self.pools[conn.pool].mem.get_mut(job.buf.part(skip, n));
+            to.copy_from_slice(&conn.rx[conn.rx_start..conn.rx_start + n]);
             conn.rx_start += n;
             job.filled += n as u32;
             conn.job = Some(*job);

@@ -29,6 +29,10 @@ pub(super) struct Message {
     first: usize,
 }
 
+// What it points to (its connection's bytes, its pool's memory) goes along when it goes to another core, at the same
+// addresses, and the kernel has none of it then.
+unsafe impl Send for Message {}
+
 impl Message {
     pub(super) fn new() -> Box<Message> {
         let header = unsafe { std::mem::zeroed() };

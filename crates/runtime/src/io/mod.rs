@@ -43,12 +43,17 @@ pub(crate) struct Done {
 /// The token of "another thread rang". Operations use tokens below it.
 pub(crate) const TOKEN_BELL: u64 = 1 << 60;
 
-/// The descriptor of a file-backed drive.
+/// The descriptor of a file-backed drive, and the place of the memory its operations use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriveFd {
     pub fd: RawFd,
     pub block_device: bool,
+    /// As in [`Backend::register_memory`].
+    pub place: usize,
 }
+
+/// Most places of registered memory.
+pub(crate) const PLACES_MAX: usize = 256;
 
 /// An operation on a drive. Memory must stay valid until its [`Done`], whose result is 0 or a negated errno.
 #[derive(Clone, Copy, Debug)]
@@ -70,12 +75,14 @@ pub(crate) trait Backend {
     fn add_socket(&mut self, fd: RawFd) -> io::Result<()>;
     /// Forgets a socket that has no operation outstanding; the caller closes it.
     fn remove_socket(&mut self, fd: RawFd);
-    /// Offers memory that drive operations will use, to be registered with the kernel. Failing is fine.
-    fn register_memory(&mut self, base: *mut u8, len: usize) -> bool;
+    /// Offers memory that drive operations of this place will use, to be registered with the kernel. Failing is fine.
+    fn register_memory(&mut self, place: usize, base: *mut u8, len: usize) -> bool;
+    /// From now on the place has no registered memory; operations under way keep what they use.
+    fn forget_memory(&mut self, place: usize);
     /// Takes one connection; the result is its descriptor.
     fn accept(&mut self, token: u64, fd: RawFd);
-    /// Ends a pending [`Backend::accept`], with a result of `-ECANCELED` if it took none.
-    fn cancel_accept(&mut self, token: u64, fd: RawFd);
+    /// Ends a pending operation of a socket soon: with `-ECANCELED`, or as it would have ended by itself.
+    fn cancel(&mut self, token: u64, fd: RawFd);
     /// Receives into the message's vectors; 0 means that the peer has finished.
     fn recv(&mut self, token: u64, fd: RawFd, msg: *mut libc::msghdr);
     /// Sends some or all of the message. When not `patient` it may end with `-EAGAIN` instead of waiting for room,

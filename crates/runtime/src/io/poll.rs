@@ -146,17 +146,25 @@ impl Backend for Poll {
         unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
     }
 
-    fn register_memory(&mut self, _base: *mut u8, _len: usize) -> bool {
+    fn register_memory(&mut self, _place: usize, _base: *mut u8, _len: usize) -> bool {
         false
     }
+
+    fn forget_memory(&mut self, _place: usize) {}
 
     fn accept(&mut self, token: u64, fd: RawFd) {
         self.slot(fd).input = In::Accept(token);
         self.queue(fd);
     }
 
-    fn cancel_accept(&mut self, token: u64, fd: RawFd) {
-        self.slot(fd).input = In::None;
+    fn cancel(&mut self, token: u64, fd: RawFd) {
+        let slot = self.slot(fd);
+        match slot.input {
+            In::Accept(waits) | In::Recv(waits, _) if waits == token => slot.input = In::None,
+            _ if slot.output.is_some_and(|(waits, _)| waits == token) => slot.output = None,
+            // It ended already, and its end is on its way.
+            _ => return,
+        }
         self.cancelled.push(Done { token, result: -libc::ECANCELED });
     }
 

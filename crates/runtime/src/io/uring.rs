@@ -4,7 +4,7 @@
 //! Invariant: one `io_uring_enter` per turn, unless a queue overflows.
 
 use super::offload::Offload;
-use super::{Backend, Bell, Done, DriveFd, DriveOp, IoMode, TOKEN_BELL};
+use super::{Backend, Bell, Done, DriveFd, DriveOp, IoMode, PLACES_MAX, TOKEN_BELL};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use std::io;
@@ -27,7 +27,8 @@ pub(crate) struct Uring {
     ring: IoUring,
     bell: Bell,
     bell_armed: bool,
-    registered: Option<(usize, usize)>,
+    /// Registered memory by place: address and bytes. Empty until the first is wanted.
+    registered: Vec<(usize, usize)>,
     /// Prompt sends work as this module needs: the kernel is new enough.
     modern: bool,
     /// Sends of this turn that end during submission, with their lengths. The kernel tells only the ends of those
@@ -55,7 +56,7 @@ impl Uring {
             return Err(io::Error::other("the kernel's io_uring is too old (5.11 or later is needed)"));
         }
         let prompt = Vec::with_capacity(256);
-        Ok(Uring { ring, bell, bell_armed: false, registered: None, modern, prompt, offload: None, calls: 0 })
+        Ok(Uring { ring, bell, bell_armed: false, registered: Vec::new(), modern, prompt, offload: None, calls: 0 })
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -78,11 +79,15 @@ impl Uring {
         }
     }
 
-    fn is_registered(&self, at: *const u8, len: u32) -> bool {
-        self.registered.is_some_and(|(base, bytes)| {
+    fn is_registered(&self, place: usize, at: *const u8, len: u32) -> bool {
+        self.registered.get(place).is_some_and(|(base, bytes)| {
             let at = at as usize;
-            at >= base && at + len as usize <= base + bytes
+            at >= *base && at + len as usize <= base + bytes
         })
+    }
+
+    fn update_memory(&self, place: usize, vector: libc::iovec) -> bool {
+        unsafe { self.ring.submitter().register_buffers_update(place as u32, &[vector], None) }.is_ok()
     }
 
     fn collect(&mut self, done: &mut Vec<Done>) {
@@ -139,13 +144,26 @@ impl Backend for Uring {
 
     fn remove_socket(&mut self, _fd: RawFd) {}
 
-    fn register_memory(&mut self, base: *mut u8, len: usize) -> bool {
-        let vector = libc::iovec { iov_base: base.cast(), iov_len: len };
-        let registered = unsafe { self.ring.submitter().register_buffers(&[vector]) }.is_ok();
+    fn register_memory(&mut self, place: usize, base: *mut u8, len: usize) -> bool {
+        if self.registered.is_empty() {
+            if self.ring.submitter().register_buffers_sparse(PLACES_MAX as u32).is_err() {
+                return false;
+            }
+            self.registered = vec![(0, 0); PLACES_MAX];
+        }
+        let registered = self.update_memory(place, libc::iovec { iov_base: base.cast(), iov_len: len });
         if registered {
-            self.registered = Some((base as usize, len));
+            self.registered[place] = (base as usize, len);
         }
         registered
+    }
+
+    fn forget_memory(&mut self, place: usize) {
+        if self.registered.get(place).is_some_and(|(_, bytes)| *bytes > 0) {
+            // Whatever the kernel says: nothing is sent through this entry any more.
+            self.registered[place] = (0, 0);
+            self.update_memory(place, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
+        }
     }
 
     fn accept(&mut self, token: u64, fd: RawFd) {
@@ -154,7 +172,7 @@ impl Backend for Uring {
         self.push(entry.user_data(token));
     }
 
-    fn cancel_accept(&mut self, token: u64, _fd: RawFd) {
+    fn cancel(&mut self, token: u64, _fd: RawFd) {
         self.push(opcode::AsyncCancel::new(token).build().user_data(TOKEN_CANCEL));
     }
 
@@ -191,15 +209,15 @@ impl Backend for Uring {
         let fd = Fd(drive.fd);
         let entry = match op {
             DriveOp::Read { offset, at, len } => {
-                let entry = match self.is_registered(at, len) {
-                    true => opcode::ReadFixed::new(fd, at, len, 0).offset(offset).build(),
+                let entry = match self.is_registered(drive.place, at, len) {
+                    true => opcode::ReadFixed::new(fd, at, len, drive.place as u16).offset(offset).build(),
                     false => opcode::Read::new(fd, at, len).offset(offset).build(),
                 };
                 entry.user_data(transfer(token, len))
             }
             DriveOp::Write { offset, at, len } => {
-                let entry = match self.is_registered(at, len) {
-                    true => opcode::WriteFixed::new(fd, at, len, 0).offset(offset).build(),
+                let entry = match self.is_registered(drive.place, at, len) {
+                    true => opcode::WriteFixed::new(fd, at, len, drive.place as u16).offset(offset).build(),
                     false => opcode::Write::new(fd, at, len).offset(offset).build(),
                 };
                 entry.user_data(transfer(token, len))
