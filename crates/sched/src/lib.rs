@@ -4,4 +4,5 @@
 //! Invariant: a group never holds more resources than its bound, whatever the order of events.
 
 pub mod cleanup;
+pub mod rcs;
 pub mod scopes;
