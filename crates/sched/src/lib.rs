@@ -4,5 +4,6 @@
 //! Invariant: a group never holds more resources than its bound, whatever the order of events.
 
 pub mod cleanup;
+pub mod qos;
 pub mod rcs;
 pub mod scopes;
