@@ -8,8 +8,8 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use segue_types::api::{
-    AcquireLease, ApiError, ApiErrorKind, CollapseReply, CreateVolume, IntegrityEvent, LeaseGrant, NewName, NodeInfo,
-    Note, PoolInfo, ResizeVolume, ScrubStatus, SuperGrant, SuperRef, SuperRequest, VolumeInfo,
+    AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, IntegrityEvent, LeaseGrant,
+    NewName, NodeInfo, Note, PoolInfo, ResizeVolume, ScrubStatus, SuperGrant, SuperRef, SuperRequest, VolumeInfo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -239,6 +239,10 @@ calls! {
     /// Writes a checkpoint; returns when it is durable.
     fn checkpoint(&self, pool: &str) -> () { self.post(&format!("/v1/pools/{}/checkpoint", seg(pool)), &()) }
     /// Starts to read and verify every block in the background.
+    fn bind_pool(&self, pool: &str, core: u32) -> BoundPool {
+        self.post(&format!("/v1/pools/{}/core", seg(pool)), &BindPool { core })
+    }
+    /// Starts a scrub.
     fn scrub_start(&self, pool: &str) -> () { self.post(&format!("/v1/pools/{}/scrub", seg(pool)), &()) }
     /// How far the scrub is.
     fn scrub_status(&self, pool: &str) -> ScrubStatus { self.get(&format!("/v1/pools/{}/scrub", seg(pool))) }

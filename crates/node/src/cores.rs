@@ -203,7 +203,10 @@ fn options(config: &Config) -> Options {
     let cache_bytes = config.pools.iter().map(|pool| Engine::mem_bytes(&engine_options(pool))).max().unwrap_or(0);
     let machine = std::thread::available_parallelism().map_or(1, usize::from);
     Options {
-        cores: config.pools.len().min(machine),
+        cores: match config.cores {
+            0 => config.pools.len().min(machine),
+            wanted => wanted as usize,
+        },
         io: if config.io_engine == IoEngine::Poll { IoChoice::Poll } else { IoChoice::Auto },
         mem_bytes: (config.io_memory_bytes + cache_bytes + cache_bytes / 2) as usize,
         ..Options::default()

@@ -3,7 +3,7 @@
 //! Owns: the names of pools and the hand-over of operations. Never: blocks the async thread.
 //! Invariant: every question is answered, if only with "the core has stopped".
 
-use segue_runtime::{CallError, Runtime};
+use segue_runtime::{CallError, MovePoolError, MoveReport, Runtime};
 use segue_volume::op::{AdminError, AdminOp, AdminReply};
 use tokio::sync::oneshot;
 
@@ -36,6 +36,26 @@ impl Port {
     /// The pool's drive: a path, or `memory`.
     pub fn drive(&self) -> &str {
         &self.drive
+    }
+
+    /// The core that serves it now.
+    pub fn core(&self) -> u32 {
+        self.runtime.pools().iter().find(|place| place.name == self.name).map_or(0, |place| place.core as u32)
+    }
+
+    /// Hands the pool over to another core.
+    ///
+    /// # Errors
+    /// [`CoreGone`]; within, what the runtime refused.
+    pub async fn bind(&self, core: usize) -> Result<Result<MoveReport, MovePoolError>, CoreGone> {
+        let (tx, rx) = oneshot::channel();
+        if let Err(error) = self.runtime.move_pool(&self.name, core, move |result| {
+            // Nobody may wait any more.
+            let _ = tx.send(result);
+        }) {
+            return Ok(Err(error));
+        }
+        rx.await.map_err(|_| CoreGone)
     }
 
     /// Asks the engine. The operation happens even if nobody waits for its answer any more.

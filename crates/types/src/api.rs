@@ -219,6 +219,8 @@ shape! {
         pub name: String,
         /// The drive: a path, or `memory`.
         pub drive: String,
+        /// The core that serves it, from 0.
+        pub core: u32,
         /// Bytes of the drive.
         pub capacity_bytes: u64,
         /// Bytes a write may still allocate.
@@ -245,6 +247,28 @@ shape! {
         pub integrity_errors: u64,
         /// Clean-up jobs (merges, drops) that still run.
         pub cleaning: u64,
+    }
+}
+
+shape! {
+    /// Body of `POST /v1/pools/{pool}/core`.
+    pub struct BindPool {
+        /// The core to serve it, from 0.
+        pub core: u32,
+    }
+}
+
+shape! {
+    /// How a pool went from core to core.
+    pub struct BoundPool {
+        /// The core it left.
+        pub from: u32,
+        /// The core that serves it now.
+        pub to: u32,
+        /// For how long its clients were not served, ns.
+        pub stall_ns: u64,
+        /// Connections that went with it.
+        pub connections: u64,
     }
 }
 

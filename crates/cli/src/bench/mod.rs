@@ -6,6 +6,7 @@
 mod cow;
 mod disk;
 mod fio;
+mod handover;
 mod idle;
 mod open;
 mod peers;
@@ -35,6 +36,8 @@ enum Bench {
     Replay(replay::Args),
     /// The NBD server against nbdkit and qemu-storage-daemon: 4 KiB random I/O on memory.
     NbdPeers(peers::Args),
+    /// Pools handed over from core to core under load: the pause of their clients.
+    Handover(handover::Args),
     /// CPU and memory of a node that nobody uses.
     Idle(idle::Args),
     /// Opening a pool of which a tebibyte is mapped, and its memory.
@@ -47,6 +50,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Bench::Super(args) => superpose::run(&args, global),
         Bench::Replay(args) => replay::run(&args, global),
         Bench::NbdPeers(args) => peers::run(&args, global),
+        Bench::Handover(args) => handover::run(&args, global),
         Bench::Idle(args) => idle::run(&args, global),
         Bench::Open(args) => open::run(&args, global),
     }

@@ -118,11 +118,26 @@ pub struct Node {
 impl Node {
     /// Starts a node on a memory pool of `bytes`.
     pub fn on_memory(bytes: u64) -> Result<Node> {
-        Node::start(|_| Ok(format!("memory_bytes = \"{}\"", segue_types::format_size(bytes))))
+        Node::with_cores(1, None, bytes)
+    }
+
+    /// Starts a node with so many cores on one pool of `bytes`: a file below `base`, or memory.
+    pub fn with_cores(cores: u32, base: Option<&Path>, bytes: u64) -> Result<Node> {
+        match base {
+            None => {
+                let dir = tempfile::tempdir().context("make a folder")?;
+                Node::start_in(dir, cores, |_| Ok(format!("memory_bytes = \"{}\"", segue_types::format_size(bytes))))
+            }
+            Some(base) => Node::formatted(cores, base, bytes),
+        }
     }
 
     /// Formats a file pool of `bytes` below `base` and starts a node on it.
     pub fn on_file(base: &Path, bytes: u64) -> Result<Node> {
+        Node::formatted(1, base, bytes)
+    }
+
+    fn formatted(cores: u32, base: &Path, bytes: u64) -> Result<Node> {
         let dir = tempfile::tempdir_in(base).with_context(|| format!("make a folder in {}", base.display()))?;
         let pool = dir.path().join("pool.img");
         let mut format = Command::new(std::env::current_exe().context("find this program")?);
@@ -131,23 +146,20 @@ impl Node {
         if !output.status.success() {
             bail!("pool format failed: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
-        Node::start_in(dir, |_| Ok(format!("path = \"{}\"", pool.display())))
+        Node::start_in(dir, cores, |_| Ok(format!("path = \"{}\"", pool.display())))
     }
 
     /// Starts a node on a file pool that is there already; the file stays.
     pub fn on_pool(pool: &Path) -> Result<Node> {
-        Node::start(|_| Ok(format!("path = \"{}\"", pool.display())))
+        let dir = tempfile::tempdir().context("make a folder")?;
+        Node::start_in(dir, 1, |_| Ok(format!("path = \"{}\"", pool.display())))
     }
 
-    fn start(pool: impl FnOnce(&Path) -> Result<String>) -> Result<Node> {
-        Node::start_in(tempfile::tempdir().context("make a folder")?, pool)
-    }
-
-    fn start_in(dir: tempfile::TempDir, pool: impl FnOnce(&Path) -> Result<String>) -> Result<Node> {
+    fn start_in(dir: tempfile::TempDir, cores: u32, pool: impl FnOnce(&Path) -> Result<String>) -> Result<Node> {
         let at = dir.path();
         let pool = pool(at)?;
         let config = format!(
-            "admin = \"{0}/admin.sock\"\n\n[nbd]\nlisten = [\"unix:{0}/nbd.sock\"]\n\n[[pool]]\nname = \"bench\"\n{pool}\n",
+            "admin = \"{0}/admin.sock\"\ncores = {cores}\n\n[nbd]\nlisten = [\"unix:{0}/nbd.sock\"]\n\n[[pool]]\nname = \"bench\"\n{pool}\n",
             at.display()
         );
         let path = at.join("segue.toml");

@@ -1,4 +1,4 @@
-//! `segue pool`: format, check, list, show, scrub, checkpoint.
+//! `segue pool`: format, check, list, show, scrub, checkpoint, bind.
 //!
 //! Owns: arguments and output of the noun. Never: opens a pool that a node has open; the drive's lock sees to it.
 //! Invariant: damage found is exit code 1, never 0.
@@ -41,6 +41,14 @@ enum Verb {
         #[arg(long)]
         no_wait: bool,
     },
+    /// Hand a pool over to another core; its clients notice nothing but a pause, which is told.
+    Bind {
+        /// Its name.
+        name: String,
+        /// The core, from 0.
+        #[arg(long)]
+        core: u32,
+    },
     /// Write a checkpoint now; returns when it is durable.
     Checkpoint {
         /// Its name.
@@ -59,6 +67,14 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Verb::Check(args) => return super::offline::check(&args, global),
         Verb::List => list(global, &client().pools()?),
         Verb::Show { name } => show(global, &client().pool(&name)?),
+        Verb::Bind { name, core } => {
+            let bound = client().bind_pool(&name, core)?;
+            global.print("pool-bound", &bound, || {
+                let pause_us = bound.stall_ns as f64 / 1e3;
+                let (from, to, with) = (bound.from, bound.to, bound.connections);
+                format!("{name} went from core {from} to core {to} with {with} connections; paused {pause_us:.0} us\n")
+            });
+        }
         Verb::Checkpoint { name } => {
             client().checkpoint(&name)?;
             global.done(&format!("checkpoint of {name} is durable"));
@@ -117,6 +133,7 @@ fn show(global: &Global, p: &PoolInfo) {
         fields(&[
             ("name", p.name.clone()),
             ("drive", p.drive.clone()),
+            ("core", p.core.to_string()),
             ("state", state(p)),
             ("size", human_bytes(p.capacity_bytes)),
             ("free", human_bytes(p.free_bytes)),

@@ -70,6 +70,7 @@ fn declared() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(pools::scrub_start, pools::scrub_status))
         .routes(routes!(volumes::list, volumes::create))
         .routes(routes!(volumes::show, volumes::delete))
+        .routes(routes!(pools::bind))
         .routes(routes!(volumes::resize))
         .routes(routes!(volumes::rename))
         .routes(routes!(volumes::snapshot))

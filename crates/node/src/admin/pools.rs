@@ -4,11 +4,12 @@
 //! Invariant: a checkpoint is answered when it is durable, a scrub when it has begun.
 
 use super::errors::{Outcome, Refusal};
-use super::{Api, Shared, done};
+use super::{Api, Body, Shared, done};
 use crate::port::Port;
 use axum::Json;
 use axum::extract::Path;
-use segue_types::api::{ApiError, PoolInfo, ScrubStatus};
+use segue_runtime::MovePoolError;
+use segue_types::api::{ApiError, ApiErrorKind, BindPool, BoundPool, PoolInfo, ScrubStatus};
 use segue_volume::op::{AdminOp, AdminReply};
 
 /// All pools, the default first.
@@ -50,6 +51,23 @@ pub async fn scrub_status(state: Shared, Path(name): Path<String>) -> Outcome<Sc
     }
 }
 
+/// Hands a pool over to another core, with all that is in flight: its clients notice nothing but a pause.
+#[utoipa::path(post, path = "/v1/pools/{pool}/core", params(("pool" = String, Path, description = "Its name")), request_body = BindPool, responses((status = 200, body = BoundPool), (status = 400, body = ApiError), (status = 404, body = ApiError), (status = 409, body = ApiError)))]
+pub async fn bind(state: Shared, Path(name): Path<String>, Body(request): Body<BindPool>) -> Outcome<BoundPool> {
+    let moved = state.pool(&name)?.bind(request.core as usize).await?;
+    let report = moved.map_err(|error| {
+        let kind = match error {
+            MovePoolError::NoPool => ApiErrorKind::NotFound,
+            MovePoolError::NoCore { .. } => ApiErrorKind::Invalid,
+            MovePoolError::Moving => ApiErrorKind::Conflict,
+            MovePoolError::Stopped => ApiErrorKind::Internal,
+        };
+        Refusal::new(kind, format!("pool {name:?}: {error}"))
+    })?;
+    let (from, to) = (report.from as u32, report.to as u32);
+    Ok(Json(BoundPool { from, to, stall_ns: report.stall_ns, connections: report.connections as u64 }))
+}
+
 async fn ask(api: &Api, name: &str, op: AdminOp) -> Result<AdminReply, Refusal> {
     api.pool(name)?.ask(op).await?.map_err(|e| Refusal::engine(&format!("pool {name:?}"), &e))
 }
@@ -62,6 +80,7 @@ async fn info(pool: &Port) -> Result<PoolInfo, Refusal> {
     Ok(PoolInfo {
         name: pool.name().to_owned(),
         drive: pool.drive().to_owned(),
+        core: pool.core(),
         capacity_bytes: p.capacity_bytes,
         free_bytes: p.free_bytes,
         pending_bytes: p.pending_bytes,

@@ -84,6 +84,8 @@ pub struct Config {
     pub admin: PathBuf,
     /// How I/O is driven.
     pub io_engine: IoEngine,
+    /// Cores that serve; 0 for one per pool, at most as many as the machine has.
+    pub cores: u32,
     /// I/O memory per pool.
     pub io_memory_bytes: u64,
     /// Patience of an orderly stop.
@@ -102,6 +104,9 @@ pub struct Config {
     pub pools: Vec<PoolConfig>,
     effective: NodeToml,
 }
+
+/// Most cores of a node.
+const CORES_MAX: u32 = 64;
 
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +158,12 @@ pub enum ConfigError {
         min: u64,
         /// Largest allowed, bytes.
         max: u64,
+    },
+    /// More cores than a node may have.
+    #[error("cores is {is}, allowed are 0 to {CORES_MAX}; 0 takes one per pool")]
+    Cores {
+        /// As written.
+        is: u32,
     },
     /// An address cannot be read.
     #[error("{text:?} is not an address to listen on; write unix:PATH, ADDRESS:PORT or [IPV6]:PORT")]
@@ -207,6 +218,9 @@ impl Config {
     }
 
     fn judge(toml: NodeToml) -> Result<Config, ConfigError> {
+        if toml.cores > CORES_MAX {
+            return Err(ConfigError::Cores { is: toml.cores });
+        }
         range("io_memory", toml.io_memory.0, 32 << 20, 16 << 30)?;
         let nbd = judge_listen(&toml.nbd.listen, toml.tls.is_some() || toml.nbd.allow_plaintext)?;
         let admin_tls = toml.admin_tls.as_ref().map(|a| {
@@ -218,6 +232,7 @@ impl Config {
         Ok(Config {
             admin: toml.admin.clone(),
             io_engine: toml.io_engine,
+            cores: toml.cores,
             io_memory_bytes: toml.io_memory.0,
             stop_wait: toml.stop_wait.0,
             log_level: toml.log.level,

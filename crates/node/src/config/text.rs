@@ -141,6 +141,10 @@ section! {
         #[form("auto | io_uring | poll", "auto")]
         #[serde(default = "default_io_engine")]
         io_engine: IoEngine,
+        /// Cores that serve: one thread each. 0 takes one per pool, at most as many as the machine has. Range 0 to 64.
+        #[form("number", "0")]
+        #[serde(default)]
+        cores: u32,
         /// I/O memory of each pool: buffers of requests in flight. Range 32MiB to 16GiB. Only what is used is resident.
         #[form("size", "128MiB")]
         #[serde(default = "default_io_memory")]
