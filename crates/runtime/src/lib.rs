@@ -8,6 +8,7 @@
 mod chance;
 mod core;
 mod counters;
+pub mod crew;
 pub mod drive;
 mod engine;
 mod io;
@@ -17,6 +18,7 @@ mod options;
 mod pool;
 mod runtime;
 mod slab;
+mod sync;
 
 pub use chance::{secret, unix_ms};
 pub use counters::{LATENCY_BUCKETS, OpClass, OpCounters, Snapshot, latency_bucket_ns_max};

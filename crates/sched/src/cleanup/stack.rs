@@ -130,6 +130,16 @@ impl<R: Copy> Stack<R> {
     pub fn finish(&mut self) {
         assert!(self.depth == 0, "a task ended inside a clean-up block");
         assert!(self.held_len == 0, "a task ended with resources held");
+        self.progressed();
+    }
+
+    /// Says that the task got further than any point it was retried from: its bounds of retries start afresh.
+    ///
+    /// # Panics
+    /// When it is inside a block: that one counts its own retries.
+    #[inline]
+    pub fn progressed(&mut self) {
+        assert!(self.depth == 0, "a task that got further is outside of its clean-up blocks");
         self.attempts_from_start = 0;
         self.resumed = (Point::START, 0);
     }

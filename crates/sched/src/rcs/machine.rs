@@ -367,6 +367,11 @@ impl Rcs {
         self.groups[usize::from(group.0)].recoveries > 0
     }
 
+    /// True when the group recovers and nothing of it is dispatched because of that.
+    pub fn suspended(&self, group: Group) -> bool {
+        self.policy != Policy::Performance && !self.open.has(usize::from(group.0))
+    }
+
     /// Tasks of the group that wait.
     pub fn waiting(&self, group: Group) -> u32 {
         self.queues.group_len(usize::from(group.0))
