@@ -169,3 +169,36 @@ fn conform_an_idle_node_is_small_and_quiet() {
     let rss_kib: u64 = rss.trim().parse().unwrap();
     assert!(rss_kib < 64 << 10, "{rss_kib} KiB");
 }
+
+#[test]
+fn conform_an_encrypted_volume_needs_its_key_after_each_start() {
+    let mut node = file_node();
+    let (key, other) = (node.path("key"), node.path("other"));
+    std::fs::write(&key, [7; 64]).unwrap();
+    std::fs::write(&other, [8; 64]).unwrap();
+    let (key, other) = (key.to_str().unwrap(), other.to_str().unwrap());
+    node.up();
+    let create = ["volume", "create", "a", "--size", "16MiB", "--encrypt"];
+    assert!(node.refused(&create, 2).contains("key"));
+    let made = node.json(&[&create[..], &["--key-file", key]].concat());
+    assert_eq!((&made["encrypted"], &made["locked"]), (&true.into(), &false.into()));
+    node.json(&["volume", "snapshot", "a", "s"]);
+    node.down();
+    node.up();
+    assert_eq!(node.json(&["volume", "show", "a"])["locked"], true);
+    assert_ne!(nbdinfo(&node.path("nbd.sock"), "a").code, 0);
+    assert!(node.refused(&["volume", "unlock", "a", "--key-file", other], 6).contains("not the volume's"));
+    let unlocked = node.json(&["volume", "unlock", "s", "--key-command", &format!("cat {key}")]);
+    assert_eq!((&unlocked["name"], &unlocked["locked"]), (&"s".into(), &false.into()));
+    assert_eq!(nbdinfo(&node.path("nbd.sock"), "a").code, 0, "{}", node.log());
+    assert_eq!(node.json(&["volume", "lock", "a"])["locked"], true);
+    node.down();
+
+    // A key in the configuration is loaded at start; one that cannot be read keeps nothing else from being served.
+    let config = std::fs::read_to_string(node.path("segue.toml")).unwrap();
+    let keys = format!("[[key]]\nvolume='none'\nfile='/nonexistent'\n[[key]]\nvolume='a'\ncommand=['cat', '{key}']\n");
+    std::fs::write(node.path("segue.toml"), config + &keys).unwrap();
+    node.up();
+    assert_eq!(node.json(&["volume", "show", "a"])["locked"], false, "{}", node.log());
+    assert!(node.log().contains("/nonexistent"), "{}", node.log());
+}

@@ -9,7 +9,8 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use segue_types::api::{
     AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, IntegrityEvent, LeaseGrant,
-    NewName, NodeInfo, Note, PoolInfo, ResizeVolume, ScrubStatus, SuperGrant, SuperRef, SuperRequest, VolumeInfo,
+    NewName, NodeInfo, Note, PoolInfo, ResizeVolume, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest,
+    UnlockVolume, VolumeInfo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -250,6 +251,12 @@ calls! {
     fn volumes(&self) -> Vec<VolumeInfo> { self.get("/v1/volumes") }
     /// Makes a volume.
     fn create_volume(&self, request: &CreateVolume) -> VolumeInfo { self.post("/v1/volumes", request) }
+    /// Loads the key of an encrypted volume and of its relatives.
+    fn unlock(&self, name: &str, key: &SecretHex) -> VolumeInfo {
+        self.post(&format!("/v1/volumes/{}/unlock", seg(name)), &UnlockVolume { key: key.clone() })
+    }
+    /// Wipes the key of an encrypted volume from the node's memory.
+    fn lock(&self, name: &str) -> VolumeInfo { self.post(&format!("/v1/volumes/{}/lock", seg(name)), &()) }
     /// One volume.
     fn volume(&self, name: &str) -> VolumeInfo { self.get(&format!("/v1/volumes/{}", seg(name))) }
     /// Deletes a volume or snapshot.

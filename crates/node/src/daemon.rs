@@ -111,6 +111,7 @@ async fn serve(
     socket: &mut AdminSocket,
     admin_tls: Option<Arc<rustls::ServerConfig>>,
 ) -> Result<(), DaemonError> {
+    crate::keys::unlock_configured(&config.keys, &api.pools).await;
     let router = admin::router(api.clone());
     let unix = tokio::net::UnixListener::from_std(socket.take()).map_err(DaemonError::System)?;
     let mut serving = tokio::task::JoinSet::new();

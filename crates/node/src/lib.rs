@@ -9,9 +9,11 @@ pub mod config;
 mod cores;
 pub mod daemon;
 pub mod events;
+pub mod keys;
 pub mod log;
 pub mod metrics;
-pub mod notify;
+
+mod notify;
 pub mod port;
 mod sockets;
 pub mod tls;

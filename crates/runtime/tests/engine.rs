@@ -20,7 +20,13 @@ const POOL_BYTES: u64 = 256 << 20;
 const VOLUME_BYTES: u64 = 64 << 20;
 
 fn create(name: &str) -> AdminOp {
-    AdminOp::Create { name: name.into(), size_bytes: VOLUME_BYTES, rule: ObservationRule::Flush, token_sha256: None }
+    AdminOp::Create {
+        name: name.into(),
+        size_bytes: VOLUME_BYTES,
+        rule: ObservationRule::Flush,
+        token_sha256: None,
+        encryption: None,
+    }
 }
 
 fn drive_in(world: World, dir: &Path) -> DriveSpec {

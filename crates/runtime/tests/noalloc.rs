@@ -107,7 +107,9 @@ fn allocations_of(io: IoChoice, wasteful: bool, structured: bool) -> u64 {
     let socket = dir.path().join("nbd.sock");
     runtime.listen(&ListenAddr::Unix(socket.clone()), Tls::Off).unwrap();
     let (name, rule) = (VOLUME.into(), ObservationRule::Flush);
-    runtime.admin_wait("p", AdminOp::Create { name, size_bytes: VOLUME_BYTES, rule, token_sha256: None }).unwrap();
+    runtime
+        .admin_wait("p", AdminOp::Create { name, size_bytes: VOLUME_BYTES, rule, token_sha256: None, encryption: None })
+        .unwrap();
     let mut client = Client::open(&socket, VOLUME, structured);
     work(&mut client, 300);
     COUNT.store(0, Ordering::Relaxed);

@@ -96,6 +96,32 @@ shape! {
         pub note: String,
         /// True while a clean-up (merge or drop of layers below or beside it) still runs.
         pub cleaning: bool,
+        /// True when its blocks are encrypted on the drive.
+        #[serde(default)]
+        pub encrypted: bool,
+        /// True when it is encrypted and its key is not in the node's memory: nobody can attach until it is unlocked.
+        #[serde(default)]
+        pub locked: bool,
+    }
+}
+
+/// Secret bytes on their way to the node, as hexadecimal digits. Not printed by `Debug`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(transparent)]
+pub struct SecretHex(pub String);
+
+impl std::fmt::Debug for SecretHex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretHex")
+    }
+}
+
+shape! {
+    /// The key of an encrypted volume.
+    pub struct UnlockVolume {
+        /// 32 to 4096 bytes.
+        pub key: SecretHex,
     }
 }
 
@@ -115,6 +141,10 @@ shape! {
         /// Access token to be required of clients; only its SHA-256 is kept.
         #[serde(default)]
         pub token: Option<String>,
+        /// Encrypt the volume's blocks on the drive with a key made from these 32 to 4096 random bytes. The node keeps
+        /// the key in memory alone: it must be given again after each start.
+        #[serde(default)]
+        pub encryption_key: Option<SecretHex>,
     }
 }
 

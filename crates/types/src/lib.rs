@@ -5,12 +5,14 @@
 
 pub mod api;
 mod export;
+mod hex;
 mod ids;
 mod share;
 mod status;
 mod units;
 
 pub use export::{ExportAccess, ExportName, ExportNameError, MAX_NAME_BYTES, check_volume_name};
+pub use hex::{hex_decode, hex_encode};
 pub use ids::{LayerId, LeaseId, ParseLeaseIdError, SuperId, VolumeId};
 pub use share::{BURST_MS_MAX, Share, WEIGHT_MAX};
 pub use status::IoStatus;

@@ -17,6 +17,7 @@ mod catalog;
 mod check;
 mod codec;
 mod crc;
+mod crypt;
 mod entry;
 mod journal;
 mod layout;
@@ -24,5 +25,6 @@ mod settings;
 
 pub use catalog::VOLUME_BYTES_MAX;
 pub use check::{CheckReport, Finding, check};
+pub use crypt::{NewEncryption, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret};
 pub use journal::{probe_changes, probe_record};
 pub use layout::{FORMAT_VERSION, POOL_BYTES_MAX, POOL_BYTES_MIN, SuperblockError, superblock_round_trip};

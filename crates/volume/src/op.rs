@@ -3,6 +3,7 @@
 //! Owns: the event, command and reply types. Never: holds behaviour.
 //! Invariant: every request gets exactly one reply, and every I/O command exactly one completion.
 
+use crate::crypt::{NewEncryption, Secret};
 use crate::mem::Buf;
 use segue_types::{IoStatus, LayerId, LeaseId, Nanos, Share, SuperId, VolumeId};
 
@@ -30,7 +31,8 @@ pub struct AttachId(pub u32);
 pub enum Op {
     /// Read `len` bytes into `buf`.
     Read { offset: u64, len: u32, buf: Buf },
-    /// Write `len` bytes from `buf`; with `fua` durable before the reply.
+    /// Write `len` bytes from `buf`; with `fua` durable before the reply. On an encrypted volume `buf` is encrypted in
+    /// place: to try again, a driver needs the client's bytes anew.
     Write { offset: u64, len: u32, buf: Buf, fua: bool },
     /// Make durable everything that was acknowledged on this volume before.
     Flush,
@@ -184,7 +186,13 @@ pub enum AttachMode {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AdminOp {
     /// Make a volume. Reply: `Volume`.
-    Create { name: String, size_bytes: u64, rule: ObservationRule, token_sha256: Option<[u8; 32]> },
+    Create {
+        name: String,
+        size_bytes: u64,
+        rule: ObservationRule,
+        token_sha256: Option<[u8; 32]>,
+        encryption: Option<NewEncryption>,
+    },
     /// All volumes. Reply: `Volumes`.
     List,
     /// One volume. Reply: `Volume`.
@@ -201,6 +209,10 @@ pub enum AdminOp {
     Clone { name: String, to: String },
     /// Keep a text in the volume's record. Reply: `Done`.
     SetNote { name: String, note: String },
+    /// Load the key of an encrypted volume, and of every clone and snapshot with the same origin. Reply: `Volume`.
+    Unlock { name: String, secret: Secret },
+    /// Wipe that key from memory; refused while somebody is attached. Reply: `Volume`.
+    Lock { name: String },
     /// Set the volume's share of its drive, or take it back to the default. Reply: `Volume`.
     SetShare { name: String, share: Option<Share> },
     /// Open an attachment. `token_sha256` is compared with the volume's. Reply: `Attached`.
@@ -299,6 +311,10 @@ pub struct VolumeState {
     pub note: String,
     /// A clean-up beside or below it still runs.
     pub cleaning: bool,
+    /// Its blocks are encrypted on the drive.
+    pub encrypted: bool,
+    /// It is encrypted and its key is not in memory: nobody can attach.
+    pub locked: bool,
     /// Its share of the drive, if one was set.
     pub share: Option<Share>,
 }
@@ -372,6 +388,12 @@ pub enum AdminError {
     /// The token or lease is not the right one.
     #[error("access denied: wrong or missing token")]
     Denied,
+    /// The volume is encrypted and its key is not in memory: unlock it first.
+    #[error("the volume is encrypted and locked; load its key with `segue volume unlock`")]
+    Locked,
+    /// The key given is not this volume's: give the right one.
+    #[error("this is not the volume's encryption key")]
+    WrongKey,
     /// The lease is over: it was fenced, broken, released or aborted. Get a new one.
     #[error("this lease is over (fenced, broken, released or aborted)")]
     Fenced,

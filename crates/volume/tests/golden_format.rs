@@ -93,6 +93,10 @@ fn share() -> Share {
 fn settings() -> Image {
     let mut sim = Sim::boot(&setup(5), scene(), Faults::default(), "scene").expect("the scene opens");
     sim.admin(AdminOp::SetShare { name: "a".into(), share: Some(share()) }).expect("a share");
+    sim.create_encrypted("c", 1 << 30, 4);
+    sim.acquire("c", LeaseId(3));
+    let c = sim.attach_lease("c", LeaseId(3));
+    assert_eq!(sim.write(c, 7 * B, &block(60, 7), true), IoStatus::Ok);
     assert_eq!(sim.admin(AdminOp::Checkpoint), Ok(AdminReply::Done));
     sim.admin(AdminOp::SetShare { name: "b".into(), share: Some(Share::default()) }).expect("a share");
     sim.cut(Cut::KeepsNone)
@@ -111,6 +115,9 @@ fn golden_v2_pool_with_settings_opens() {
     assert_eq!(sim.show("a").share, Some(share()));
     assert_eq!(sim.show("b").share, Some(Share::default()));
     assert_eq!(sim.show("snap").share, None);
+    assert!(sim.show("c").locked);
+    let c = sim.attach_lease("c", LeaseId(3));
+    assert_eq!(sim.read(c, 7 * B, B as u32), Ok(block(60, 7)));
 }
 
 /// An older program that finds one superblock of its own version would open what lies behind it.

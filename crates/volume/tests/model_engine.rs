@@ -62,3 +62,17 @@ fn model_versions_stay_apart() {
     };
     for_seeds("model_versions_stay_apart", BINARY, 30, |seed| drop(run(seed, &plan)));
 }
+
+/// Encrypted volumes beside plain ones: no other answer, whatever is aligned, zeroed, cloned or raced.
+#[test]
+fn model_encrypted_volumes_agree_with_the_twin() {
+    let plan = Plan {
+        actions: 3_000,
+        power_cuts: 1,
+        volumes_max: 8,
+        encrypted: 3,
+        weights: [16, 12, 14, 4, 4, 8, 2, 8, 60],
+        ..Plan::default()
+    };
+    for_seeds("model_encrypted_volumes_agree_with_the_twin", BINARY, 20, |seed| drop(run(seed, &plan)));
+}

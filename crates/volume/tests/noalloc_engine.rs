@@ -10,6 +10,7 @@ use segue_volume::mem::Mem;
 use segue_volume::op::{
     AdminOp, AdminReply, AttachId, AttachMode, Event, IoKind, ObservationRule, Op, Out, Tag, aligned_span,
 };
+use segue_volume::{NewEncryption, Secret};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -119,7 +120,7 @@ impl Bench {
     }
 }
 
-fn bench() -> (Bench, AttachId) {
+fn bench(encryption: Option<NewEncryption>) -> (Bench, AttachId) {
     let mut ram = Ram(vec![0; 64 << 20]);
     let mut mem = Mem::new(32 << 20);
     Engine::format(&mut ram, &FormatOptions { uuid: [1; 16], force: false }).expect("format");
@@ -127,7 +128,7 @@ fn bench() -> (Bench, AttachId) {
     let out = Out::with_capacity(1024);
     let mut bench = Bench { ram, mem, engine, out, now: 0, counted: 0 };
     let rule = ObservationRule::Flush;
-    bench.admin(AdminOp::Create { name: "a".into(), size_bytes: 1 << 30, rule, token_sha256: None });
+    bench.admin(AdminOp::Create { name: "a".into(), size_bytes: 1 << 30, rule, token_sha256: None, encryption });
     let lease = LeaseId(1);
     bench.admin(AdminOp::Acquire { name: "a".into(), lease, holder: "h".into(), now_unix_ms: 0 });
     let mode = AttachMode::Lease(lease);
@@ -158,6 +159,7 @@ fn mix(bench: &mut Bench, attach: AttachId, rounds: u64) {
             bench.request(attach, Op::Flush);
         }
         if n % 31 == 0 {
+            bench.request(attach, Op::WriteZeroes { offset: offset + 512, len: 8192, no_hole: true, fua: false });
             bench.request(attach, Op::Discard { offset: offset & !4095, len: 8192, fua: false });
         }
     }
@@ -165,7 +167,17 @@ fn mix(bench: &mut Bench, attach: AttachId, rounds: u64) {
 
 #[test]
 fn noalloc_requests_in_steady_state() {
-    let (mut bench, attach) = bench();
+    steady(None);
+}
+
+#[test]
+fn noalloc_requests_of_an_encrypted_volume() {
+    let secret = Secret::new(vec![1; 32]).expect("long enough");
+    steady(Some(NewEncryption { secret, salt: [2; 16] }));
+}
+
+fn steady(encryption: Option<NewEncryption>) {
+    let (mut bench, attach) = bench(encryption);
     mix(&mut bench, attach, 30_000);
     bench.counted = 0;
     mix(&mut bench, attach, 10_000);

@@ -118,7 +118,7 @@ impl Rig {
 
 fn create(rig: &mut Rig, name: &str, size_bytes: u64) {
     let rule = ObservationRule::Flush;
-    rig.admin(AdminOp::Create { name: name.into(), size_bytes, rule, token_sha256: None }).unwrap();
+    rig.admin(AdminOp::Create { name: name.into(), size_bytes, rule, token_sha256: None, encryption: None }).unwrap();
 }
 
 fn implicit() -> AttachMode {

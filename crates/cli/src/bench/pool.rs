@@ -143,7 +143,13 @@ impl Pool {
     /// Makes a volume.
     pub fn create_volume(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         let name = name.to_owned();
-        self.admin(AdminOp::Create { name, size_bytes, rule: ObservationRule::Flush, token_sha256: None })?;
+        self.admin(AdminOp::Create {
+            name,
+            size_bytes,
+            rule: ObservationRule::Flush,
+            token_sha256: None,
+            encryption: None,
+        })?;
         Ok(())
     }
 

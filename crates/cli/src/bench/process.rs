@@ -174,7 +174,14 @@ impl Node {
 
     /// Makes a volume.
     pub fn create(&self, name: &str, size_bytes: u64) -> Result<()> {
-        let request = CreateVolume { name: name.to_owned(), pool: None, size_bytes, observation: None, token: None };
+        let request = CreateVolume {
+            name: name.to_owned(),
+            pool: None,
+            size_bytes,
+            observation: None,
+            token: None,
+            encryption_key: None,
+        };
         self.client.create_volume(&request).with_context(|| format!("create the volume {name}"))?;
         Ok(())
     }

@@ -128,6 +128,7 @@ impl Driver {
             size_bytes: mapped,
             rule: ObservationRule::Flush,
             token_sha256: None,
+            encryption: None,
         })?;
         let mode = AttachMode::Implicit { lease: LeaseId(1), holder: "bench".to_owned(), now_unix_ms: 0 };
         let attached = self.admin(AdminOp::Attach { name: name(), mode, token_sha256: None })?;

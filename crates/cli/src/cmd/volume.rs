@@ -1,13 +1,15 @@
-//! `segue volume`: create, list, show, resize, rename, delete, snapshot, clone.
+//! `segue volume`: create, list, show, resize, rename, delete, snapshot, clone, unlock, lock.
 //!
 //! Owns: arguments and output of the noun. Never: touches a pool by itself.
 //! Invariant: sizes on the command line have units, sizes in JSON are bytes.
 
 use crate::Global;
 use crate::exit::{ExitCode, fail};
-use crate::out::{Table, ago, fields, human_bytes};
-use segue_types::api::{CreateVolume, ObservationRule, SuperPhase, VolumeInfo, VolumeKind};
-use segue_types::parse_size;
+use crate::out::{Table, ago, chain, fields, human_bytes};
+use segue_node::config::KeySource;
+use segue_node::keys;
+use segue_types::api::{CreateVolume, ObservationRule, SecretHex, SuperPhase, VolumeInfo, VolumeKind};
+use segue_types::{hex_encode, parse_size};
 
 /// Arguments of `segue volume`.
 #[derive(clap::Args, Debug)]
@@ -23,6 +25,30 @@ enum Rule {
     Write,
     /// Only a completed flush after super observes the primary.
     Flush,
+}
+
+/// Where a key comes from.
+#[derive(clap::Args, Debug)]
+#[group(id = "key_source", multiple = false)]
+struct KeyArgs {
+    /// File of 32 to 4096 random bytes, for example of `head -c 64 /dev/urandom`; one newline at its end is ignored.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<std::path::PathBuf>,
+    /// Shell command that prints such bytes within 30 s. Runs here, not at the node.
+    #[arg(long, value_name = "COMMAND")]
+    key_command: Option<String>,
+}
+
+impl KeyArgs {
+    fn read(self) -> anyhow::Result<SecretHex> {
+        let source = match (self.key_file, self.key_command) {
+            (Some(path), _) => KeySource::File(path),
+            (None, Some(command)) => KeySource::Command(vec!["sh".into(), "-c".into(), command]),
+            (None, None) => return Err(fail(ExitCode::Misuse, "give the key with --key-file or --key-command")),
+        };
+        let secret = keys::read(&source).map_err(|e| fail(ExitCode::Misuse, chain(&e)))?;
+        Ok(SecretHex(hex_encode(secret.expose())))
+    }
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -43,6 +69,23 @@ enum Verb {
         /// File whose first line is the token that clients must give (`-` reads stdin). Only its hash is kept.
         #[arg(long, value_name = "FILE")]
         token_file: Option<std::path::PathBuf>,
+        /// Encrypt its blocks on the drive (AES-256-XTS), with a key from --key-file or --key-command.
+        #[arg(long)]
+        encrypt: bool,
+        #[command(flatten)]
+        key: KeyArgs,
+    },
+    /// Load the key of an encrypted volume into the node's memory; its clones and snapshots share it.
+    Unlock {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        key: KeyArgs,
+    },
+    /// Wipe the key of an encrypted volume from the node's memory. Refused while somebody is attached.
+    Lock {
+        /// Its name.
+        name: String,
     },
     /// List all volumes.
     List,
@@ -94,15 +137,21 @@ enum Verb {
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let client = global.client();
     match args.verb {
-        Verb::Create { name, size, pool, observe, token_file } => {
+        Verb::Create { name, size, pool, observe, token_file, encrypt, key } => {
             let observation = observe.map(|rule| match rule {
                 Rule::Write => ObservationRule::Write,
                 Rule::Flush => ObservationRule::Flush,
             });
             let token = token_file.as_deref().map(read_token).transpose()?;
-            let request = CreateVolume { name, pool, size_bytes: size, observation, token };
+            if !encrypt && (key.key_file.is_some() || key.key_command.is_some()) {
+                return Err(fail(ExitCode::Misuse, "a key is given but not --encrypt; add it, or leave the key out"));
+            }
+            let encryption_key = encrypt.then(|| key.read()).transpose()?;
+            let request = CreateVolume { name, pool, size_bytes: size, observation, token, encryption_key };
             show(global, &client.create_volume(&request)?);
         }
+        Verb::Unlock { name, key } => show(global, &client.unlock(&name, &key.read()?)?),
+        Verb::Lock { name } => show(global, &client.lock(&name)?),
         Verb::List => list(global, &client.volumes()?),
         Verb::Show { name } => show(global, &client.volume(&name)?),
         Verb::Resize { name, size } => show(global, &client.resize(&name, size)?),
@@ -146,6 +195,7 @@ fn show(global: &Global, volume: &VolumeInfo) {
             ("epoch", volume.epoch.to_string()),
             ("observed by", if volume.observation == ObservationRule::Write { "write" } else { "flush" }.into()),
             ("token", if volume.token_required { "required" } else { "none" }.into()),
+            ("encryption", encryption(volume).into()),
             ("lease", lease(volume)),
             ("super", phase(volume)),
             ("cleaning", if volume.cleaning { "yes" } else { "no" }.into()),
@@ -177,6 +227,14 @@ fn kind(kind: VolumeKind) -> &'static str {
     match kind {
         VolumeKind::Volume => "volume",
         VolumeKind::Snapshot => "snapshot",
+    }
+}
+
+fn encryption(volume: &VolumeInfo) -> &'static str {
+    match (volume.encrypted, volume.locked) {
+        (false, _) => "none",
+        (true, true) => "locked (load its key with `segue volume unlock`)",
+        (true, false) => "unlocked",
     }
 }
 

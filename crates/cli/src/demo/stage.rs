@@ -56,6 +56,7 @@ impl DemoStage {
             size_bytes: VOLUME_BYTES,
             observation: None,
             token: None,
+            encryption_key: None,
         })?;
         std::fs::write(&stage.app_file, stage.app_toml()?).context("write the application file")?;
         Ok(stage)

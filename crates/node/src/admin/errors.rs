@@ -39,6 +39,8 @@ impl Refusal {
                 return Refusal::new(ApiErrorKind::Busy, message);
             }
             AdminError::Denied => (ApiErrorKind::Denied, ""),
+            AdminError::Locked => (ApiErrorKind::Conflict, ""),
+            AdminError::WrongKey => (ApiErrorKind::Denied, ""),
             AdminError::Fenced => (ApiErrorKind::Fenced, "; get a new one with `segue lease acquire`"),
             AdminError::Conflict(_) => (ApiErrorKind::Conflict, ""),
             AdminError::NoSpace => (ApiErrorKind::NoSpace, "; delete or discard something"),

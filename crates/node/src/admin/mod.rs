@@ -71,6 +71,8 @@ fn declared() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(volumes::list, volumes::create))
         .routes(routes!(volumes::show, volumes::delete))
         .routes(routes!(pools::bind))
+        .routes(routes!(volumes::unlock))
+        .routes(routes!(volumes::lock))
         .routes(routes!(volumes::resize))
         .routes(routes!(volumes::rename))
         .routes(routes!(volumes::snapshot))
@@ -181,5 +183,7 @@ fn volume_info(pool: &Port, v: VolumeState) -> segue_types::api::VolumeInfo {
         super_id: v.super_id.map(|id| id.0),
         note: v.note,
         cleaning: v.cleaning,
+        encrypted: v.encrypted,
+        locked: v.locked,
     }
 }

@@ -9,8 +9,10 @@ use crate::port::Port;
 use axum::Json;
 use axum::extract::Path;
 use segue_types::api::{
-    ApiError, ApiErrorKind, CreateVolume, NewName, Note, ObservationRule, ResizeVolume, VolumeInfo,
+    ApiError, ApiErrorKind, CreateVolume, NewName, Note, ObservationRule, ResizeVolume, SecretHex, UnlockVolume,
+    VolumeInfo,
 };
+use segue_volume::Secret;
 use segue_volume::op::{AdminError, AdminOp, AdminReply};
 use sha2::{Digest, Sha256};
 
@@ -38,6 +40,7 @@ pub async fn create(state: Shared, Body(request): Body<CreateVolume>) -> Outcome
         let message = "an empty token protects nothing; leave it out or give one of 16 or more random characters";
         return Err(Refusal::new(ApiErrorKind::Invalid, message));
     }
+    let encryption = request.encryption_key.as_ref().map(key).transpose()?.map(crate::keys::encryption);
     let _naming = state.naming.lock().await;
     state.check_new_name(&request.name).await?;
     let op = AdminOp::Create {
@@ -45,6 +48,7 @@ pub async fn create(state: Shared, Body(request): Body<CreateVolume>) -> Outcome
         size_bytes: request.size_bytes,
         rule: request.observation.unwrap_or(ObservationRule::Flush),
         token_sha256: request.token.map(|token| Sha256::digest(token.as_bytes()).into()),
+        encryption,
     };
     one(pool, &request.name, op).await
 }
@@ -60,6 +64,25 @@ pub async fn show(state: Shared, Path(name): Path<String>) -> Outcome<VolumeInfo
 pub async fn delete(state: Shared, Path(name): Path<String>) -> Outcome<()> {
     let answer = state.pool_of(&name).await?.ask(AdminOp::Delete { name: name.clone() }).await?;
     done(about(&name, answer)?).map(Json)
+}
+
+fn key(hex: &SecretHex) -> Result<Secret, Refusal> {
+    let invalid = |message: &str| Refusal::new(ApiErrorKind::Invalid, message);
+    let bytes = segue_types::hex_decode(&hex.0).ok_or_else(|| invalid("a key is written as hexadecimal digits"))?;
+    Secret::new(bytes).map_err(invalid)
+}
+
+/// Loads the key of an encrypted volume, and of its clones and snapshots, into the node's memory.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/unlock", params(("volume" = String, Path, description = "Its name")), request_body = UnlockVolume, responses((status = 200, body = VolumeInfo), (status = 400, body = ApiError), (status = 403, body = ApiError), (status = 404, body = ApiError), (status = 409, body = ApiError)))]
+pub async fn unlock(state: Shared, Path(name): Path<String>, Body(request): Body<UnlockVolume>) -> Outcome<VolumeInfo> {
+    let op = AdminOp::Unlock { name: name.clone(), secret: key(&request.key)? };
+    one(state.pool_of(&name).await?, &name, op).await
+}
+
+/// Wipes the key of an encrypted volume from the node's memory; refused while somebody is attached.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/lock", params(("volume" = String, Path, description = "Its name")), responses((status = 200, body = VolumeInfo), (status = 404, body = ApiError), (status = 409, body = ApiError)))]
+pub async fn lock(state: Shared, Path(name): Path<String>) -> Outcome<VolumeInfo> {
+    one(state.pool_of(&name).await?, &name, AdminOp::Lock { name: name.clone() }).await
 }
 
 /// Grows a volume, online.

@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use text::{PoolToml, TlsToml};
+use text::{KeyToml, PoolToml, TlsToml};
 
 /// Where to listen.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,6 +76,25 @@ pub struct AdminTls {
     pub files: TlsFiles,
 }
 
+/// Where a key comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeySource {
+    /// A file.
+    File(PathBuf),
+    /// What a program prints; its name and arguments.
+    Command(Vec<String>),
+}
+
+/// The key of an encrypted volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct KeyConfig {
+    /// The volume.
+    pub volume: String,
+    /// Where it comes from.
+    pub source: KeySource,
+}
+
 /// A configuration that obeys every rule.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -102,6 +121,8 @@ pub struct Config {
     pub admin_tls: Option<AdminTls>,
     /// Pools, at least one.
     pub pools: Vec<PoolConfig>,
+    /// Keys of encrypted volumes.
+    pub keys: Vec<KeyConfig>,
     effective: NodeToml,
 }
 
@@ -146,6 +167,12 @@ pub enum ConfigError {
     PoolBacking {
         /// The pool.
         pool: String,
+    },
+    /// A key's volume has no valid name, or neither or both of `file` and `command` are there.
+    #[error("the key of volume {volume:?} needs the name of a volume and exactly one of file and command")]
+    Key {
+        /// The volume.
+        volume: String,
     },
     /// A size is out of its range.
     #[error("{key} is {is}, allowed are {min} to {max}", is = segue_types::format_size(*.is), min = segue_types::format_size(*.min), max = segue_types::format_size(*.max))]
@@ -241,9 +268,21 @@ impl Config {
             tls: toml.tls.as_ref().map(tls),
             admin_tls: admin_tls.transpose()?,
             pools: judge_pools(&toml.pool)?,
+            keys: toml.key.iter().map(judge_key).collect::<Result<_, _>>()?,
             effective: toml,
         })
     }
+}
+
+fn judge_key(key: &KeyToml) -> Result<KeyConfig, ConfigError> {
+    let volume = key.volume.clone();
+    let named = segue_types::check_volume_name(&volume).is_ok();
+    let source = match (&key.file, &key.command) {
+        (Some(path), None) if named => KeySource::File(path.clone()),
+        (None, Some(command)) if named && !command.is_empty() => KeySource::Command(command.clone()),
+        _ => return Err(ConfigError::Key { volume }),
+    };
+    Ok(KeyConfig { volume, source })
 }
 
 fn range(key: &'static str, is: u64, min: u64, max: u64) -> Result<(), ConfigError> {

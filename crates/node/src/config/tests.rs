@@ -48,6 +48,8 @@ fn each_rule_names_cause_and_fix() {
         (format!("{POOL}cache = \"1KiB\""), "cache is 1KiB, allowed are 4MiB to 64GiB"),
         ("[[pool]]\nname = \"a/b\"\npath = \"x\"".to_owned(), "a volume name is 1 to 64"),
         ("[[pool]]\nname = \"a\"".to_owned(), "exactly one of path and memory_bytes"),
+        (format!("{POOL}[[key]]\nvolume='v'"), "exactly one of file and command"),
+        (format!("{POOL}[[key]]\nvolume='/'\nfile='f'"), "the name of a volume"),
         (format!("{POOL}path = \"x\""), "exactly one of path and memory_bytes"),
         (format!("{POOL}{POOL}"), "two pools share \"p\""),
         ("[[pool]]\nname='a'\npath='x'\n[[pool]]\nname='b'\npath='x'".to_owned(), "two pools share \"x\""),

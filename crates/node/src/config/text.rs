@@ -173,6 +173,10 @@ section! {
         #[form("tables", "required")]
         #[serde(default)]
         pool: Vec<PoolToml>,
+        /// Keys of encrypted volumes.
+        #[form("tables", "none")]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        key: Vec<KeyToml>,
     }
 }
 
@@ -264,6 +268,25 @@ section! {
     }
 }
 
+section! {
+    "[[key]]",
+    /// The key of an encrypted volume, loaded at each start. Give either `file` or `command`. Clones and snapshots share
+    /// the key of their origin. A key that cannot be read leaves the volume locked; `segue volume unlock` loads it later.
+    struct KeyToml {
+        /// The volume.
+        #[form("text", "required")]
+        volume: String,
+        /// File of 32 to 4096 random bytes; one newline at its end is ignored. Keep it off the pool's drive.
+        #[form("path", "none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<PathBuf>,
+        /// Program and arguments that print such bytes within 30 s; for a key held by a safe of keys.
+        #[form("list of texts", "none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        command: Option<Vec<String>>,
+    }
+}
+
 fn default_admin() -> PathBuf {
     crate::client::DEFAULT_ADMIN_SOCKET.into()
 }
@@ -309,5 +332,5 @@ impl Default for NbdToml {
 }
 
 /// The tables of the file, in reading order.
-pub const SECTIONS: [SectionDoc; 6] =
-    [NodeToml::DOC, LogToml::DOC, NbdToml::DOC, TlsToml::DOC, AdminTlsToml::DOC, PoolToml::DOC];
+pub const SECTIONS: [SectionDoc; 7] =
+    [NodeToml::DOC, LogToml::DOC, NbdToml::DOC, TlsToml::DOC, AdminTlsToml::DOC, PoolToml::DOC, KeyToml::DOC];

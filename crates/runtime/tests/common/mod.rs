@@ -111,6 +111,8 @@ impl TinyEngine {
             super_id: None,
             note: String::new(),
             cleaning: false,
+            encrypted: false,
+            locked: false,
             share: None,
         }))
     }

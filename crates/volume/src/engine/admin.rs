@@ -6,6 +6,7 @@
 use super::Engine;
 use super::commit::Waiter;
 use crate::catalog::{Branch, NOTE_BYTES_MAX, VOLUME_BYTES_MAX, Volume};
+use crate::crypt::NewEncryption;
 use crate::journal::Change;
 use crate::mem::Mem;
 use crate::op::{AdminError, AdminOp, AdminReply, Out, PoolState, SuperPhase, Tag, VolumeKind, VolumeState};
@@ -40,6 +41,8 @@ impl Engine {
                 | AdminOp::ScrubStatus
                 | AdminOp::Detach { .. }
                 | AdminOp::Attach { .. }
+                | AdminOp::Unlock { .. }
+                | AdminOp::Lock { .. }
         );
         if self.poisoned.is_some() && !reads {
             out.admin.push((tag, Err(AdminError::Poisoned)));
@@ -59,8 +62,8 @@ impl Engine {
 
     fn admin(&mut self, op: AdminOp) -> Result<AdminReply, AdminError> {
         match op {
-            AdminOp::Create { name, size_bytes, rule, token_sha256 } => {
-                self.create(name, size_bytes, rule, token_sha256)
+            AdminOp::Create { name, size_bytes, rule, token_sha256, encryption } => {
+                self.create(name, size_bytes, rule, token_sha256, encryption)
             }
             AdminOp::List => {
                 let mut all: Vec<_> = self.catalog.volumes.values().map(|v| self.state_of(v)).collect();
@@ -74,6 +77,8 @@ impl Engine {
             AdminOp::Snapshot { name, to } => self.branch_off(&name, to, VolumeKind::Snapshot),
             AdminOp::Clone { name, to } => self.branch_off(&name, to, VolumeKind::Volume),
             AdminOp::SetNote { name, note } => self.set_note(&name, note),
+            AdminOp::Unlock { name, secret } => self.unlock(&name, &secret),
+            AdminOp::Lock { name } => self.lock(&name),
             AdminOp::SetShare { name, share } => self.set_share(&name, share),
             AdminOp::Attach { name, mode, token_sha256 } => self.attach(&name, mode, token_sha256),
             AdminOp::Detach { attach } => self.detach(attach),
@@ -123,12 +128,17 @@ impl Engine {
         size_bytes: u64,
         rule: ObservationRule,
         token_sha256: Option<[u8; 32]>,
+        encryption: Option<NewEncryption>,
     ) -> Result<AdminReply, AdminError> {
         self.check_new_name(&name)?;
         check_size(size_bytes)?;
         self.catalog_room(2)?;
+        if let Some(new) = &encryption {
+            self.adopt_key(new);
+        }
+        let settings = Settings { encryption: encryption.map(|e| e.record()), ..Settings::default() };
         let primary = Branch { head: self.new_layer(None), size_bytes, lease: None };
-        self.enrol(name, VolumeKind::Volume, rule, token_sha256, Settings::default(), primary)
+        self.enrol(name, VolumeKind::Volume, rule, token_sha256, settings, primary)
     }
 
     /// Records a new volume or snapshot, in its first epoch.
@@ -204,6 +214,7 @@ impl Engine {
             return Err(AdminError::Conflict("somebody is attached to it; detach first"));
         }
         self.catalog.volumes.remove(&id);
+        self.forget_keys();
         self.log_change(&Change::DeleteVolume(id));
         self.clean.scan();
         Ok(AdminReply::Done)
@@ -225,6 +236,8 @@ impl Engine {
             VolumeKind::Snapshot => base,
             VolumeKind::Volume => self.new_layer(Some(base)),
         };
+        // The blocks are shared and with them the key; a share is granted to each volume by name.
+        let settings = Settings { share: None, ..settings };
         self.enrol(to, kind, rule, token_sha256, settings, Branch { head, size_bytes, lease: None })
     }
 
@@ -247,7 +260,7 @@ impl Engine {
         self.volume_reply(id)
     }
 
-    fn volume_reply(&self, id: VolumeId) -> Result<AdminReply, AdminError> {
+    pub(crate) fn volume_reply(&self, id: VolumeId) -> Result<AdminReply, AdminError> {
         Ok(AdminReply::Volume(Box::new(self.state_of(&self.catalog.volumes[&id]))))
     }
 
@@ -274,6 +287,8 @@ impl Engine {
             super_id: volume.race.as_ref().filter(|_| running).map(|r| r.race.sid()),
             note: volume.note.clone(),
             cleaning: self.is_cleaned(head),
+            encrypted: volume.settings.encryption.is_some(),
+            locked: !self.is_unlocked(volume),
             share: volume.settings.share,
         }
     }

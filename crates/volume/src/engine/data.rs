@@ -208,7 +208,18 @@ impl Engine {
                 }
             }
         }
+        if good {
+            self.decrypt_read(op, buf, mem);
+        }
         self.reply(op, if good { IoStatus::Ok } else { IoStatus::Io }, 0, out);
+    }
+
+    /// Decrypts what was read of an encrypted volume; holes are zeroes already.
+    fn decrypt_read(&mut self, op: u32, buf: Buf, mem: &mut Mem) {
+        let slot = &self.ops[op];
+        for i in (0..slot.count as usize).filter(|i| slot.entries[*i].is_pointer()) {
+            self.decrypt(slot.attach, slot.first + i as u64, mem.get_mut(buf.part(i * BLOCK, BLOCK)));
+        }
     }
 
     /// Compares a block with its entry and raises the alarm when they differ.
@@ -301,6 +312,8 @@ impl Engine {
                 return self.no_space(op, out);
             }
         }
+        // From here on nothing makes the operation start over, so the bytes are encrypted once.
+        self.encrypt(self.ops[op].attach, first, buf, count as usize, mem);
         let generation = self.next_generation;
         self.next_generation += 1;
         let mut done = 0;

@@ -5,6 +5,7 @@
 
 use super::Engine;
 use crate::catalog::{Branch, HOLDER_BYTES_MAX, Lease, Volume};
+use crate::crypt::same;
 use crate::op::{AdminError, AdminReply, AttachId, AttachMode, AttachState, Holder, VolumeKind};
 use crate::superposition::{Phase, PrimaryAct, PrimaryVerdict};
 use segue_types::{IoStatus, LayerId, LeaseId, VolumeId};
@@ -25,6 +26,19 @@ pub(crate) struct Attach {
     role: Role,
     lease: Option<LeaseId>,
     in_flight: u32,
+    /// Place of its volume's key; `NIL` when it is not encrypted.
+    key: u32,
+}
+
+impl Attach {
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// True while it may still encrypt or decrypt with this key.
+    pub(crate) fn uses_key(&self, key: u32) -> bool {
+        self.key == key && (self.live || self.in_flight > 0)
+    }
 }
 
 /// What an attachment is bound to at this moment.
@@ -120,7 +134,7 @@ impl Engine {
         if !token_matches(volume.token_sha256.as_ref(), token.as_ref()) {
             return Err(AdminError::Denied);
         }
-        let id = volume.id;
+        let (id, key) = (volume.id, self.key_of(volume)?);
         let (role, lease) = match mode {
             AttachMode::ReadOnly => (Role::ReadOnly, None),
             _ if volume.kind == VolumeKind::Snapshot => (Role::ReadOnly, None),
@@ -136,7 +150,7 @@ impl Engine {
                 (Role::Primary, Some(self.share_or_take(id, lease, holder, now_unix_ms)?))
             }
         };
-        let fresh = Attach { live: true, fenced: false, volume: id, role, lease, in_flight: 0 };
+        let fresh = Attach { live: true, fenced: false, volume: id, role, lease, in_flight: 0, key };
         let slot = match self.attaches.iter().position(|a| !a.live && a.in_flight == 0) {
             Some(slot) => {
                 self.attaches[slot] = fresh;
@@ -257,11 +271,10 @@ pub(crate) fn check_holder(holder: &str) -> Result<(), AdminError> {
     Ok(())
 }
 
-/// Compares without telling by its time where the first difference is.
 fn token_matches(wanted: Option<&[u8; 32]>, given: Option<&[u8; 32]>) -> bool {
     match (wanted, given) {
         (None, _) => true,
         (Some(_), None) => false,
-        (Some(a), Some(b)) => a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0,
+        (Some(a), Some(b)) => same(a, b),
     }
 }

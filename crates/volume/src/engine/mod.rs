@@ -13,6 +13,7 @@ mod clean;
 mod commit;
 mod data;
 mod inspect;
+mod keys;
 mod lease;
 mod map;
 mod open;
@@ -54,6 +55,8 @@ pub struct Engine {
     cache: Cache,
     catalog: Catalog,
     attaches: Vec<lease::Attach>,
+    /// Keys of unlocked volumes; attachments refer to their places.
+    keys: Vec<Option<keys::Key>>,
     ops: Ops,
     ios: Ios,
     /// Operations to run again in this step.
@@ -205,7 +208,7 @@ impl Engine {
     }
 
     /// Wakes everything that waited for room.
-    fn retry_stalled(&mut self) {
+    pub(crate) fn retry_stalled(&mut self) {
         self.ready.extend(self.stalled.drain(..));
     }
 
@@ -247,12 +250,8 @@ impl Engine {
     fn reply(&mut self, op: u32, status: IoStatus, extents: u32, out: &mut Out) {
         let slot = &mut self.ops[op];
         out.replies.push(Reply { tag: slot.tag, status, extents });
-        for buf in std::mem::replace(&mut slot.scratch, [Buf::EMPTY; 2]) {
-            if !buf.is_empty() {
-                self.scratch.push(buf);
-            }
-        }
         let (mutating, attach) = (slot.mutator, slot.attach);
+        self.drop_scratch(op);
         if mutating != NIL {
             self.leave_mutators(op);
         }

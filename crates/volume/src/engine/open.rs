@@ -269,6 +269,7 @@ impl Engine {
             cache,
             catalog,
             attaches: Vec::new(),
+            keys: Vec::new(),
             clean: Clean::new(&mut ops),
             scrub: Scrub::new(&mut ops, scrub_buf),
             ops,

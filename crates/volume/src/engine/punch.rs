@@ -11,7 +11,7 @@ use crate::cache::PageKey;
 use crate::crc::data_crc;
 use crate::entry::{Entry, FANOUT};
 use crate::journal::put_punch;
-use crate::mem::Mem;
+use crate::mem::{Buf, Mem};
 use crate::op::{IoKind, Op, Out};
 use segue_types::{BLOCK_BYTES, LayerId};
 
@@ -85,6 +85,9 @@ impl Engine {
                 self.data_alarm(head, entry, block, found, out);
                 return false;
             }
+            if self.ops[op].edge_live[i] {
+                self.decrypt(self.ops[op].attach, block, mem.get_mut(self.ops[op].scratch[i]));
+            }
         }
         true
     }
@@ -119,13 +122,29 @@ impl Engine {
         }
     }
 
-    fn drop_scratch(&mut self, op: u32) {
+    /// Gives an operation's scratch blocks back, and wakes who may wait for them.
+    pub(crate) fn drop_scratch(&mut self, op: u32) {
         for i in 0..2 {
-            let buf = std::mem::replace(&mut self.ops[op].scratch[i], crate::mem::Buf::EMPTY);
+            let buf = std::mem::replace(&mut self.ops[op].scratch[i], Buf::EMPTY);
             if !buf.is_empty() {
                 self.scratch.push(buf);
+                self.retry_stalled();
             }
         }
+    }
+
+    /// Zeroes to write at most `n` blocks from, and for how many they are enough. An encrypted volume's are encrypted
+    /// where they lie, so it gets a block of its own.
+    fn zero_run(&mut self, op: u32, n: u64, mem: &mut Mem) -> Result<(Buf, u64), Halt> {
+        if self.cipher(self.ops[op].attach).is_none() {
+            return Ok((self.zeroes.part(0, n as usize * BLOCK), n));
+        }
+        if self.ops[op].scratch[0].is_empty() {
+            self.ops[op].scratch[0] = self.scratch.pop().ok_or(Halt::Stall)?;
+        }
+        let block = self.ops[op].scratch[0];
+        mem.get_mut(block).fill(0);
+        Ok((block, 1))
     }
 
     /// Writes the next edge block with its part zeroed, or goes on to the whole blocks.
@@ -202,7 +221,7 @@ impl Engine {
             let (block, end) = (self.ops[op].punched, self.ops[op].end);
             if keep {
                 let n = (end - block).min(ZERO_RUN_BLOCKS);
-                let zeroes = self.zeroes.part(0, n as usize * BLOCK);
+                let (zeroes, n) = self.zero_run(op, n, mem)?;
                 return self.write_blocks(op, block, zeroes, n, mem, out);
             }
             let n = (end - block).min(FANOUT - block % FANOUT);

@@ -19,6 +19,7 @@ use segue_volume::op::{
     AdminError, AdminOp, AdminReply, Alarm, AttachId, AttachMode, AttachState, Event, Extent, Io, IoKind,
     ObservationRule, Op, Out, PoolState, Tag, Ticket, VolumeState, aligned_span,
 };
+use segue_volume::{NewEncryption, Secret};
 use std::collections::BTreeMap;
 
 /// Steps after which a request that was not answered never will be.
@@ -362,7 +363,7 @@ impl Sim {
 /// Short forms for scripted tests.
 impl Sim {
     pub fn create(&mut self, name: &str, size_bytes: u64, rule: ObservationRule) -> VolumeState {
-        let op = AdminOp::Create { name: name.into(), size_bytes, rule, token_sha256: None };
+        let op = AdminOp::Create { name: name.into(), size_bytes, rule, token_sha256: None, encryption: None };
         volume(self.admin(op).expect("a volume can be created"))
     }
 
@@ -375,12 +376,27 @@ impl Sim {
         self.admin(op).expect("the volume is free");
     }
 
+    /// Attaches; an encrypted volume that is locked (after a power cut) is unlocked first.
     pub fn attach(&mut self, name: &str, mode: AttachMode) -> Result<AttachState, AdminError> {
         let op = AdminOp::Attach { name: name.into(), mode, token_sha256: None };
-        match self.admin(op)? {
+        let answer = match self.admin(op.clone()) {
+            Err(AdminError::Locked) => {
+                self.admin(AdminOp::Unlock { name: name.into(), secret: secret() }).expect("it is the right key");
+                self.admin(op)
+            }
+            answer => answer,
+        };
+        match answer? {
             AdminReply::Attached(state) => Ok(state),
             other => panic!("attach answered {other:?}"),
         }
+    }
+
+    pub fn create_encrypted(&mut self, name: &str, size_bytes: u64, salt: u8) -> VolumeState {
+        let encryption = Some(encryption(salt));
+        let (name, rule) = (name.to_owned(), ObservationRule::Flush);
+        let op = AdminOp::Create { name, size_bytes, rule, token_sha256: None, encryption };
+        volume(self.admin(op).expect("a volume can be created"))
     }
 
     pub fn attach_lease(&mut self, name: &str, lease: LeaseId) -> AttachId {
@@ -438,4 +454,13 @@ pub fn for_seeds(test: &str, binary: &str, seeds: u64, run: impl Fn(u64)) {
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+/// The secret of every encrypted volume of the tests.
+pub fn secret() -> Secret {
+    Secret::new(vec![0x5e; 32]).expect("long enough")
+}
+
+pub fn encryption(salt: u8) -> NewEncryption {
+    NewEncryption { secret: secret(), salt: [salt; 16] }
 }

@@ -4,6 +4,7 @@
 //! Invariant: the model changes when the answer comes, and not at all on a refusal.
 
 use super::{Att, ChildM, Fence, Intent, RaceM, Torture, Vol};
+use crate::sim::encryption;
 use crate::sim::model::Branch;
 use segue_types::{BLOCK_BYTES, LeaseId, SuperId};
 use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, ObservationRule, Tag};
@@ -50,7 +51,9 @@ impl Torture {
         let name = self.name();
         let size = *self.chance.pick(&[64 << 10, 2 << 20, 1 << 30, 300 << 30]);
         let rule = *self.chance.pick(&[ObservationRule::Write, ObservationRule::Flush]);
-        let op = AdminOp::Create { name: name.clone(), size_bytes: size, rule, token_sha256: None };
+        let salt = self.next_name as u8;
+        let encryption = self.chance.odds(self.plan.encrypted, 4).then(|| encryption(salt));
+        let op = AdminOp::Create { name: name.clone(), size_bytes: size, rule, token_sha256: None, encryption };
         self.begin_admin(op, Intent::Create { name, size, rule });
     }
 

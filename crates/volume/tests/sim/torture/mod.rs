@@ -35,6 +35,8 @@ pub struct Plan {
     pub tight: bool,
     /// Only whole blocks are changed: then nothing may ever be copied.
     pub aligned: bool,
+    /// Of each four new volumes so many are encrypted.
+    pub encrypted: u64,
     /// Half of all places are far apart, so that map pages do not all fit into the cache.
     pub scatter: bool,
     /// The drive lies about flushes.
@@ -58,6 +60,7 @@ impl Default for Plan {
             depth: 12,
             tight: false,
             aligned: false,
+            encrypted: 0,
             scatter: false,
             lying_flush: false,
             power_off_at: 0,
