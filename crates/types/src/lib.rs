@@ -5,6 +5,7 @@
 
 pub mod api;
 mod export;
+mod fault;
 mod hex;
 mod ids;
 mod share;
@@ -12,6 +13,7 @@ mod status;
 mod units;
 
 pub use export::{ExportAccess, ExportName, ExportNameError, MAX_NAME_BYTES, check_volume_name};
+pub use fault::{FaultKind, ParseTaskKindError, RecoveryLevel, TaskKind};
 pub use hex::{hex_decode, hex_encode};
 pub use ids::{LayerId, LeaseId, ParseLeaseIdError, SuperId, VolumeId};
 pub use share::{BURST_MS_MAX, Share, WEIGHT_MAX};

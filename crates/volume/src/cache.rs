@@ -102,6 +102,11 @@ impl Cache {
         })
     }
 
+    /// The buffers of a fresh cache.
+    pub(crate) fn buffers(&self) -> &[Buf] {
+        &self.spare
+    }
+
     /// Gives all memory back.
     pub(crate) fn release(&mut self, mem: &mut Mem) {
         for slot in &mut self.slots {

@@ -113,7 +113,7 @@ struct Walk<'a> {
 pub fn check(dev: &mut dyn BlockDev) -> Result<CheckReport, OpenError> {
     let options = EngineOptions::default();
     let mut mem = Mem::new(4 * Engine::mem_bytes(&options) as usize);
-    let (engine, journal_pending) = Engine::load(dev, &mut mem, &options)?;
+    let (engine, journal_pending) = Engine::load(dev, &mut mem, &options, None)?;
     let words = engine.bitmap_words();
     let mut walk = Walk {
         dev,

@@ -7,6 +7,7 @@
 
 pub mod device;
 pub mod engine;
+pub mod fault;
 pub mod mem;
 pub mod op;
 pub mod superposition;

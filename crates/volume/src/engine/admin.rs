@@ -5,6 +5,7 @@
 
 use super::Engine;
 use super::commit::Waiter;
+use super::recover::AdminUndo;
 use crate::catalog::{Branch, NOTE_BYTES_MAX, VOLUME_BYTES_MAX, Volume};
 use crate::crypt::NewEncryption;
 use crate::journal::Change;
@@ -13,7 +14,7 @@ use crate::op::{AdminError, AdminOp, AdminReply, Out, PoolState, SuperPhase, Tag
 use crate::settings::Settings;
 use crate::superposition::Phase;
 use segue_types::api::ObservationRule;
-use segue_types::{BLOCK_BYTES, ExportAccess, ExportName, LayerId, Share, VolumeId, check_volume_name};
+use segue_types::{BLOCK_BYTES, ExportAccess, ExportName, LayerId, Share, TaskKind, VolumeId, check_volume_name};
 
 /// Bytes of the catalogue kept free so that every operation on existing volumes still fits.
 const CATALOGUE_MARGIN_BYTES: usize = 16 << 10;
@@ -27,8 +28,13 @@ impl Engine {
                 self.commit.want();
                 return;
             }
+            self.task_begins(TaskKind::Admin);
             let (tag, op) = self.admin_queue.pop_front().expect("not empty");
+            let (attaches, leases) = (self.copy_attaches(), self.ephemeral_leases());
+            self.recover.admin = Some(Box::new(AdminUndo { tag, op: op.clone(), attaches, leases }));
             self.run_admin(tag, op, out);
+            self.fault_point(TaskKind::Admin, "before the answer");
+            self.settle(out);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::entry::{Entry, page_is_empty};
 use crate::layout::{BITS_PER_PAGE, Superblock};
 use crate::mem::{Buf, Mem};
 use crate::op::{AdminError, AdminReply, IoKind, Out, Tag};
-use segue_types::BLOCK_BYTES;
+use segue_types::{BLOCK_BYTES, TaskKind};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// Writes in flight at a time, so that clients' I/O is not queued behind a burst.
@@ -45,6 +45,8 @@ pub(crate) struct BitmapPage {
 pub(crate) struct Checkpoint {
     wanted: bool,
     phase: Phase,
+    /// The phase that was last seen to begin.
+    entered: Phase,
     /// Pages to write: slot, buffer, block.
     queue: Vec<(u32, Buf, u64)>,
     next: usize,
@@ -71,6 +73,7 @@ impl Checkpoint {
         Checkpoint {
             wanted: false,
             phase: Phase::Idle,
+            entered: Phase::Idle,
             queue: Vec::new(),
             next: 0,
             in_flight: 0,
@@ -111,6 +114,11 @@ impl Checkpoint {
         self.phase != Phase::Idle
     }
 
+    /// Takes everybody who waits for a checkpoint.
+    pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = Tag> {
+        std::mem::take(&mut self.waiting).into_iter().chain(std::mem::take(&mut self.waiting_next))
+    }
+
     /// It waits for one more record.
     pub(crate) fn confirming(&self) -> bool {
         self.phase == Phase::Confirm
@@ -127,6 +135,7 @@ impl Engine {
     /// hold exactly what the journal holds up to and including it.
     pub(crate) fn cut(&mut self, mem: &mut Mem, out: &mut Out) {
         self.space.cut();
+        self.fault_point(TaskKind::Checkpoint, "cut begun");
         self.ckpt.wanted = false;
         self.ckpt.queue.clear();
         self.ckpt.next = 0;
@@ -141,6 +150,7 @@ impl Engine {
         let mut dirty = dirty;
         dirty.clear();
         self.cache.dirty = dirty;
+        self.fault_point(TaskKind::Checkpoint, "pages placed");
         let mut limbo = std::mem::take(&mut self.ckpt.limbo);
         limbo.clear();
         self.space.limbo(&mut limbo);
@@ -213,6 +223,13 @@ impl Engine {
         }
         loop {
             let before = self.ckpt.phase;
+            if before != self.ckpt.entered {
+                // Each phase is a task of its own.
+                self.ckpt.entered = before;
+                self.task_begins(TaskKind::Checkpoint);
+            } else if before != Phase::Idle {
+                self.recovery_point(TaskKind::Checkpoint, "between phases");
+            }
             match before {
                 Phase::Idle | Phase::RootFlush | Phase::SuperblockFlush => {}
                 Phase::Superblock => self.write_superblock(mem, out),
@@ -239,6 +256,7 @@ impl Engine {
             let (slot, buf, block) = self.ckpt.queue[self.ckpt.next];
             self.ckpt.next += 1;
             self.ckpt.in_flight += 1;
+            self.fault_point(TaskKind::Checkpoint, "pages half submitted");
             self.submit(IoUse::CkptPage { slot, buf }, IoKind::Write { offset: block * BLOCK_BYTES, buf }, out);
         }
         if self.ckpt.in_flight == 0 {
@@ -272,6 +290,7 @@ impl Engine {
             let entry = &mut self.ckpt.table[page as usize];
             *entry = BitmapPage { written: true, copy: 1 - entry.copy, crc: plain_crc(bytes) };
             let offset = self.layout.bitmap_block(page, u64::from(entry.copy)) * BLOCK_BYTES;
+            self.fault_point(TaskKind::Checkpoint, "bitmap page staged");
             self.submit(IoUse::Ckpt, IoKind::Write { offset, buf }, out);
             self.ckpt.in_flight += 1;
             staged += 1;
@@ -331,6 +350,7 @@ impl Engine {
         let offset = self.layout.area_start(c.making.area) * BLOCK_BYTES + c.blob_written as u64;
         c.blob_written += n;
         c.in_flight = 1;
+        self.fault_point(TaskKind::Checkpoint, "root staged");
         self.submit(IoUse::Ckpt, IoKind::Write { offset, buf }, out);
     }
 
@@ -374,12 +394,14 @@ impl Engine {
         self.ckpt.making.encode(mem.get_mut(buf));
         self.ckpt.in_flight = 1;
         let offset = self.ckpt.making.sequence % 2 * BLOCK_BYTES;
+        self.fault_point(TaskKind::Checkpoint, "superblock made");
         self.submit(IoUse::Ckpt, IoKind::Write { offset, buf }, out);
     }
 
     fn checkpoint_complete(&mut self, out: &mut Out) {
         self.ckpt.phase = Phase::Idle;
         self.ckpt.current = self.ckpt.making;
+        self.fault_point(TaskKind::Checkpoint, "half complete");
         self.ckpt.complete += 1;
         self.commit.used_blocks -= self.ckpt.used_at_cut;
         self.space.checkpointed(&mut self.alloc);

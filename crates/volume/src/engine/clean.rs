@@ -11,7 +11,7 @@ use crate::entry::{Entry, FANOUT};
 use crate::journal::Change;
 use crate::mem::Mem;
 use crate::op::Out;
-use segue_types::LayerId;
+use segue_types::{LayerId, TaskKind};
 use std::collections::BTreeMap;
 
 /// Leaves cleaned in one turn, so that clients wait at most for these.
@@ -59,7 +59,9 @@ impl Engine {
             if !self.clean.runnable() {
                 return;
             }
-            if let Err(halt) = self.clean_step(mem, out) {
+            let stepped = self.clean_step(mem, out);
+            self.settle(out);
+            if let Err(halt) = stepped {
                 self.clean.parked = true;
                 let op = self.clean.op;
                 if halt == Halt::Stall {
@@ -77,6 +79,7 @@ impl Engine {
 
     fn clean_step(&mut self, mem: &mut Mem, out: &mut Out) -> Result<(), Halt> {
         self.log.room(256)?;
+        self.task_begins(TaskKind::Cleanup);
         let Some(id) = self.clean.layer else {
             self.pick_layer();
             return Ok(());
@@ -101,6 +104,7 @@ impl Engine {
                 if !self.finish_layer(id, mem) {
                     return Ok(());
                 }
+                self.fault_point(TaskKind::Cleanup, "layer finished, not logged");
                 self.log_change(&change);
                 self.clean.layer = None;
                 self.clean.scan = true;
@@ -145,6 +149,7 @@ impl Engine {
             && let Some((layer, parent, merging)) = mark
         {
             self.catalog.put_layer(layer, parent, merging, !merging);
+            self.fault_point(TaskKind::Cleanup, "layer chosen, not logged");
             self.log_change(&Change::PutLayer { layer, parent, merging, dropping: !merging });
             best = Some(layer);
         }
@@ -184,6 +189,7 @@ impl Engine {
             self.count_blocks(layer, -(freed as i64));
         }
         self.cut_leaf(key, above, Entry::ABSENT, mem);
+        self.fault_point(TaskKind::Cleanup, "leaf dropped, not logged");
         self.log_change(&Change::DropLeaf { layer, leaf });
         Ok(())
     }
@@ -209,6 +215,9 @@ impl Engine {
             if entry.is_absent() {
                 continue;
             }
+            if index == FANOUT / 2 {
+                self.fault_point(TaskKind::Cleanup, "leaf half moved");
+            }
             let old = Entry::get(mem.get(to), index);
             if old.is_pointer() && old.block() != entry.block() {
                 self.space.free_data(old.block());
@@ -221,6 +230,7 @@ impl Engine {
         self.count_blocks(layer, -gained);
         self.count_blocks(parent, gained - lost);
         self.cut_leaf(key, above, Entry::ABSENT, mem);
+        self.fault_point(TaskKind::Cleanup, "leaf moved, not logged");
         self.log_change(&Change::MergeLeaf { layer, leaf });
         Ok(())
     }

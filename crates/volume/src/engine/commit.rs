@@ -11,7 +11,7 @@ use crate::layout::RECORD_BYTES_MAX;
 use crate::mem::{Buf, Mem};
 use crate::op::{AdminError, AdminReply, IoKind, Out, Tag};
 use crate::superposition::Phase;
-use segue_types::{BLOCK_BYTES, IoStatus, Nanos, SuperId, VolumeId};
+use segue_types::{BLOCK_BYTES, IoStatus, Nanos, SuperId, TaskKind, VolumeId};
 use std::collections::VecDeque;
 
 /// Pending changes older than this are committed even if nobody waits.
@@ -27,15 +27,52 @@ const LOG_BYTES_ADMIN: usize = 128 << 10;
 const LOG_BYTES_COMMIT: usize = LOG_BYTES_BLOCKS / 2;
 const RECORD_BLOCKS_MAX: u64 = RECORD_BYTES_MAX / BLOCK_BYTES;
 
-/// Changes that are in the map but not in the journal.
+/// Changes that are in the map but not durable in the journal. Whatever becomes of the rest of the engine, this is
+/// what its acknowledged changes are found in.
 pub(crate) struct Log {
     bytes: Vec<u8>,
+    /// Changes of the record on its way.
+    flying: Vec<u8>,
+    /// Number of the record that `bytes` will be.
+    record: u64,
     first_at: Nanos,
 }
 
 impl Log {
     pub(crate) fn new() -> Log {
-        Log { bytes: Vec::with_capacity(LOG_BYTES_MAX), first_at: 0 }
+        let room = || Vec::with_capacity(LOG_BYTES_MAX);
+        Log { bytes: room(), flying: room(), record: 0, first_at: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Number of the record being collected. Grows by one with each record that is begun.
+    pub(crate) fn record(&self) -> u64 {
+        self.record
+    }
+
+    /// The first record to be collected after a replay.
+    pub(crate) fn begin_at(&mut self, record: u64) {
+        self.record = record;
+    }
+
+    /// Makes a record of what was collected: from here on its changes are on their way.
+    fn fly(&mut self) {
+        assert!(self.flying.is_empty(), "one record is on its way at a time");
+        std::mem::swap(&mut self.bytes, &mut self.flying);
+        self.record += 1;
+    }
+
+    /// The record on its way is durable.
+    fn landed(&mut self) {
+        self.flying.clear();
+    }
+
+    /// Takes everything out: the changes on their way, and those collected since.
+    pub(crate) fn take(&mut self) -> (Vec<u8>, Vec<u8>) {
+        (std::mem::take(&mut self.flying), std::mem::take(&mut self.bytes))
     }
 
     /// Errs when `bytes` more would not fit into the next record.
@@ -124,6 +161,16 @@ impl Commit {
     pub(crate) fn idle(&self) -> bool {
         self.state == State::Idle
     }
+
+    /// How many wait.
+    pub(crate) fn waiters(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes the first `count` of those who wait.
+    pub(crate) fn take_waiters(&mut self, count: usize) -> impl Iterator<Item = Waiter> {
+        std::mem::take(&mut self.waiting).into_iter().take(count).map(|(_, waiter)| waiter)
+    }
 }
 
 impl Engine {
@@ -140,6 +187,7 @@ impl Engine {
             return;
         }
         let volume: Volume = self.catalog.volumes[&id].clone();
+        self.fault_point(TaskKind::Admin, "record changed, not logged");
         if let Some(r) = &volume.race
             && r.race.pending().is_some()
         {
@@ -170,6 +218,16 @@ impl Engine {
         match waiter {
             Waiter::Op(op) => self.reply(op, IoStatus::Ok, 0, out),
             Waiter::Admin(tag, reply) => out.admin.push((tag, Ok(reply))),
+        }
+    }
+
+    /// Answers everybody whose record is durable; each is settled by itself, so that none is answered twice or never.
+    fn answer_durable(&mut self, durable: u64, out: &mut Out) {
+        while self.commit.waiting.front().is_some_and(|(sequence, _)| *sequence <= durable) {
+            self.fault_point(TaskKind::Journal, "before the answer");
+            let (_, waiter) = self.commit.waiting.pop_front().expect("just seen");
+            self.answer_waiter(waiter, out);
+            self.settle(out);
         }
     }
 
@@ -211,6 +269,7 @@ impl Engine {
         if !(self.commit.wanted || cut || due || self.log.bytes.len() >= LOG_BYTES_COMMIT) {
             return;
         }
+        self.task_begins(TaskKind::Journal);
         let header = Header {
             uuid: self.uuid,
             sequence: self.commit.next_sequence,
@@ -226,7 +285,9 @@ impl Engine {
         let bytes = mem.get_mut(record);
         bytes[HEADER_BYTES..HEADER_BYTES + self.log.bytes.len()].copy_from_slice(&self.log.bytes);
         header.seal(bytes);
-        self.log.bytes.clear();
+        assert_eq!(header.sequence, self.log.record, "the log and the journal count the same records");
+        self.log.fly();
+        self.fault_point(TaskKind::Journal, "record begun");
         self.space.commit_begins();
         let c = &mut self.commit;
         std::mem::swap(&mut c.phases, &mut c.phases_in_flight);
@@ -234,6 +295,7 @@ impl Engine {
         (c.position, c.used_blocks) = (position + blocks, c.used_blocks + blocks + waste);
         let offset = (self.layout.journal_start() + position) * BLOCK_BYTES;
         self.submit(IoUse::Record, IoKind::Write { offset, buf: record }, out);
+        self.fault_point(TaskKind::Journal, "record submitted");
         if self.commit.used_blocks > self.layout.journal_blocks / 2 {
             self.ckpt.want();
         }
@@ -267,6 +329,7 @@ impl Engine {
             return;
         }
         self.commit.state = State::Flushing;
+        self.fault_point(TaskKind::Journal, "record written");
         self.submit(IoUse::CommitFlush, IoKind::Flush, out);
     }
 
@@ -282,16 +345,16 @@ impl Engine {
         let durable = self.commit.next_sequence - 1;
         self.commit.durable_sequence = durable;
         self.commit.commits += 1;
+        self.log.landed();
+        self.fault_point(TaskKind::Journal, "record durable");
         self.space.commit_durable(&mut self.alloc);
         let mut phases = std::mem::take(&mut self.commit.phases_in_flight);
         for (id, sid, phase) in phases.drain(..) {
             self.race_durable(id, sid, phase);
         }
         self.commit.phases_in_flight = phases;
-        while self.commit.waiting.front().is_some_and(|(sequence, _)| *sequence <= durable) {
-            let (_, waiter) = self.commit.waiting.pop_front().expect("just seen");
-            self.answer_waiter(waiter, out);
-        }
+        self.settle(out);
+        self.answer_durable(durable, out);
         self.commit.wanted |= !self.commit.waiting.is_empty();
         self.retry_stalled();
     }

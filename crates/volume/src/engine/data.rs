@@ -5,6 +5,7 @@
 
 use super::commit::Waiter;
 use super::map::Look;
+use super::recover::Unit;
 use super::slots::{IoUse, Stage};
 use super::{Engine, Halt};
 use crate::cache::NIL;
@@ -14,7 +15,7 @@ use crate::journal::put_map;
 use crate::mem::{Buf, Mem};
 use crate::op::{Alarm, AlarmKind, Extent, IoKind, MAX_REQUEST_BYTES, Op, Out, aligned_span};
 use crate::superposition::{PrimaryAct, PrimaryVerdict};
-use segue_types::{BLOCK_BYTES, IoStatus, LayerId, SECTOR_BYTES};
+use segue_types::{BLOCK_BYTES, IoStatus, LayerId, SECTOR_BYTES, TaskKind};
 
 pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
 /// Leaves a block status looks at before it answers with what it has.
@@ -34,7 +35,8 @@ impl Engine {
 
     fn start_client(&mut self, op: u32, mem: &mut Mem, out: &mut Out) -> Result<(), Halt> {
         let request = self.ops[op].op;
-        let (head, size_bytes) = match self.admit(op, request) {
+        self.task_begins(task_of(request));
+        let (head, size_bytes) = match self.checked(|engine| engine.admit(op, request)) {
             Ok(bound) => bound,
             Err(status) => {
                 self.reply(op, status, 0, out);
@@ -85,7 +87,7 @@ impl Engine {
     }
 
     /// Whether the request may go on: its attachment, its range, the pool's state.
-    fn admit(&mut self, op: u32, request: Op) -> Result<(LayerId, u64), IoStatus> {
+    fn admit(&self, op: u32, request: Op) -> Result<(LayerId, u64), IoStatus> {
         let bound = self.bind(self.ops[op].attach)?;
         if self.closing {
             return Err(IoStatus::Fenced);
@@ -132,6 +134,7 @@ impl Engine {
             let entry = self.resolve(head, first + i as u64, mem, out)?;
             self.ops[op].entries[i] = entry;
         }
+        self.recovery_point(TaskKind::Read, "found");
         let slot = &mut self.ops[op];
         (slot.first, slot.count, slot.stage) = (first, count as u32, Stage::Reading);
         let mut i = 0;
@@ -149,6 +152,7 @@ impl Engine {
             }
             let kind = IoKind::Read { offset: entry.block() * BLOCK_BYTES, buf: buf.part(i * BLOCK, run * BLOCK) };
             self.submit(IoUse::Op(op), kind, out);
+            self.fault_point(TaskKind::Read, "reads half submitted");
             reads += 1;
             i += run;
         }
@@ -168,10 +172,16 @@ impl Engine {
         if errno != 0 && slot.errno == 0 {
             slot.errno = errno;
         }
-        if slot.ios > 0 {
-            return;
+        if slot.ios == 0 {
+            self.ios_over(op, mem, out);
         }
-        let (stage, failed) = (slot.stage, slot.errno != 0);
+    }
+
+    /// Every I/O of a client's operation ended.
+    pub(crate) fn ios_over(&mut self, op: u32, mem: &mut Mem, out: &mut Out) {
+        self.recover.unit = Unit::Done(op);
+        self.recovery_point(task_of(self.ops[op].op), "I/O over");
+        let (stage, failed) = (self.ops[op].stage, self.ops[op].errno != 0);
         match stage {
             Stage::Reading => self.read_done(op, failed, mem, out),
             Stage::EdgeReading => {
@@ -211,6 +221,7 @@ impl Engine {
         if good {
             self.decrypt_read(op, buf, mem);
         }
+        self.fault_point(TaskKind::Read, "before the reply");
         self.reply(op, if good { IoStatus::Ok } else { IoStatus::Io }, 0, out);
     }
 
@@ -291,6 +302,7 @@ impl Engine {
         if ragged && !self.ops[op].edges_done {
             return self.read_edges(op, offset, end, mem, out);
         }
+        self.recovery_point(TaskKind::Write, "admitted");
         let (first, count) = (self.ops[op].first, self.ops[op].end - self.ops[op].first);
         self.write_blocks(op, first, buf, count, mem, out)
     }
@@ -314,12 +326,14 @@ impl Engine {
         }
         // From here on nothing makes the operation start over, so the bytes are encrypted once.
         self.encrypt(self.ops[op].attach, first, buf, count as usize, mem);
+        self.ops[op].sealed = true;
         let generation = self.next_generation;
         self.next_generation += 1;
         let mut done = 0;
         let mut writes = 0;
         while done < count {
             let (at, run) = self.alloc.take_run(count - done).expect("room was checked");
+            self.fault_point(TaskKind::Write, "allocated");
             for i in done..done + run {
                 let crc = data_crc(generation, first + i, mem.get(buf.part(i as usize * BLOCK, BLOCK)));
                 self.ops[op].entries[i as usize] = Entry::pointer(at + i - done, generation, crc);
@@ -376,6 +390,7 @@ impl Engine {
             return Ok(());
         }
         while self.ops[op].done < self.ops[op].count {
+            self.recovery_point(TaskKind::Write, "before the map");
             let block = self.ops[op].cursor + u64::from(self.ops[op].done);
             let left = u64::from(self.ops[op].count - self.ops[op].done);
             let n = left.min(FANOUT - block % FANOUT);
@@ -409,6 +424,9 @@ impl Engine {
                 fresh += 1;
             }
             entry.put(page, index);
+            if i == n / 2 {
+                self.faults.point(TaskKind::Write, "map half changed", false);
+            }
             // The bitmap's copy on the drive leaves blocks in flight out; this one is in flight no more.
             self.alloc.touch(entry.block());
         }
@@ -423,6 +441,7 @@ impl Engine {
             let crcs = self.ops[op].entries[from + i..from + i + run].iter().map(|e| e.crc());
             let bytes = self.log.append(self.now);
             put_map(bytes, layer, block + i as u64, first.block(), first.generation(), crcs);
+            self.faults.point(TaskKind::Write, "map half logged", false);
             i += run;
         }
     }
@@ -433,6 +452,7 @@ impl Engine {
             Op::Write { fua, .. } | Op::Discard { fua, .. } | Op::WriteZeroes { fua, .. } => fua,
             _ => false,
         };
+        self.recovery_point(TaskKind::Write, "before the reply");
         let act = if fua { PrimaryAct::ChangeDurably } else { PrimaryAct::Change };
         let verdict = self.ask_race(self.ops[op].attach, act);
         match verdict {
@@ -547,6 +567,15 @@ impl Engine {
             layer = self.catalog.layers.get(&id).and_then(|l| l.parent);
         }
         Ok(least)
+    }
+}
+
+/// Whose faults a client's operation has.
+fn task_of(op: Op) -> TaskKind {
+    match op {
+        Op::Read { .. } | Op::BlockStatus { .. } | Op::Cache { .. } => TaskKind::Read,
+        Op::Write { .. } | Op::Discard { .. } | Op::WriteZeroes { .. } => TaskKind::Write,
+        Op::Flush => TaskKind::Journal,
     }
 }
 

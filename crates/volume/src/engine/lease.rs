@@ -8,7 +8,7 @@ use crate::catalog::{Branch, HOLDER_BYTES_MAX, Lease, Volume};
 use crate::crypt::same;
 use crate::op::{AdminError, AdminReply, AttachId, AttachMode, AttachState, Holder, VolumeKind};
 use crate::superposition::{Phase, PrimaryAct, PrimaryVerdict};
-use segue_types::{IoStatus, LayerId, LeaseId, VolumeId};
+use segue_types::{IoStatus, LayerId, LeaseId, TaskKind, VolumeId};
 
 /// Which version an attachment uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +19,7 @@ pub(crate) enum Role {
 }
 
 /// An open attachment.
+#[derive(Clone)]
 pub(crate) struct Attach {
     live: bool,
     fenced: bool,
@@ -38,6 +39,13 @@ impl Attach {
     /// True while it may still encrypt or decrypt with this key.
     pub(crate) fn uses_key(&self, key: u32) -> bool {
         self.key == key && (self.live || self.in_flight > 0)
+    }
+}
+
+impl Attach {
+    /// Its requests in flight died with the engine that had them.
+    pub(crate) fn none_in_flight(&mut self) {
+        self.in_flight = 0;
     }
 }
 
@@ -105,8 +113,20 @@ impl Engine {
         }
     }
 
+    /// The leases that are in no record: those taken by connecting.
+    pub(crate) fn ephemeral_leases(&self) -> Vec<(VolumeId, Lease)> {
+        let held = |v: &Volume| v.primary.lease.clone().filter(|l| !l.durable).map(|l| (v.id, l));
+        self.catalog.volumes.values().filter_map(held).collect()
+    }
+
+    /// The attachments, to be brought back if an operation on them fails.
+    pub(crate) fn copy_attaches(&self) -> Vec<Attach> {
+        self.attaches.clone()
+    }
+
     /// Fences every attachment of this role.
     pub(crate) fn fence_attaches(&mut self, volume: VolumeId, role: Role) {
+        self.fault_point(TaskKind::Admin, "before a fence");
         for attach in self.attaches.iter_mut().filter(|a| a.volume == volume && a.role == role) {
             attach.fenced = true;
         }

@@ -5,7 +5,8 @@
 //!
 //! Reading order: `slots` (what is in flight), `map` (finding and changing map pages), `data` (reads and writes),
 //! `punch` (discard and zeroes), `commit` (journal), `checkpoint`, `space` (when freed blocks may be reused), `admin`,
-//! `lease`, `race` (super and collapse), `clean` (merge and drop), `scrub`, `open` (format, open, replay).
+//! `lease`, `race` (super and collapse), `clean` (merge and drop), `scrub`, `open` (format, open, replay), `recover`
+//! (after a panic at a point where the state was whole), `restart` (after any other).
 
 mod admin;
 mod checkpoint;
@@ -19,18 +20,23 @@ mod map;
 mod open;
 mod punch;
 mod race;
+mod recover;
+mod restart;
 mod scrub;
 mod slots;
 mod space;
 
 pub use open::{EngineOptions, FormatError, FormatOptions, OpenError};
+pub use restart::{Restarted, Salvage};
 
 use crate::alloc::Alloc;
 use crate::cache::{Cache, NIL};
 use crate::catalog::Catalog;
+use crate::fault::Faults;
 use crate::layout::Layout;
 use crate::mem::{Buf, Mem};
 use crate::op::{Alarm, AlarmKind, Event, IoKind, Out, Reply, Tag};
+use recover::Unit;
 use segue_types::{IoStatus, Nanos};
 use slots::{IoUse, Ios, Ops, Stage, Work};
 use std::collections::VecDeque;
@@ -93,12 +99,18 @@ pub struct Engine {
     bytes_copied: u64,
     /// Map pages that failed to load, so that whoever waited learns it instead of asking again for ever.
     broken_page: Option<crate::cache::PageKey>,
+    options: EngineOptions,
+    /// Every buffer taken from the region at open; never changed after.
+    holdings: Vec<Buf>,
+    faults: Faults,
+    recover: recover::Recover,
 }
 
 impl Engine {
     /// Takes one event and appends what follows from it to `out`. Time never goes backwards.
     pub fn step(&mut self, now: Nanos, event: Event, mem: &mut Mem, out: &mut Out) {
         self.now = self.now.max(now);
+        self.settle(out);
         match event {
             Event::Request { tag, attach, op } => {
                 self.attach_request_begins(attach);
@@ -112,7 +124,9 @@ impl Engine {
             }
             Event::Tick => self.background(mem, out),
         }
+        self.settle(out);
         self.pump(mem, out);
+        self.recover.step_ended();
     }
 
     /// Client requests that have not been answered yet.
@@ -137,10 +151,14 @@ impl Engine {
         loop {
             while let Some(op) = self.ready.pop_front() {
                 self.run(op, mem, out);
+                self.settle(out);
             }
+            self.recover.unit = Unit::Other;
             self.run_admin_queue(mem, out);
             self.pump_checkpoint(mem, out);
+            self.settle(out);
             self.pump_commit(mem, out);
+            self.settle(out);
             if self.ready.is_empty() {
                 break;
             }
@@ -158,6 +176,7 @@ impl Engine {
 
     /// One turn of background work.
     fn background(&mut self, mem: &mut Mem, out: &mut Out) {
+        self.recover.unit = Unit::Other;
         self.retry_stalled();
         if self.poisoned.is_some() {
             return;
@@ -172,7 +191,10 @@ impl Engine {
     /// Runs an operation until it ends or must wait.
     fn run(&mut self, op: u32, mem: &mut Mem, out: &mut Out) {
         let result = match self.ops[op].work {
-            Work::Client => self.run_client(op, mem, out),
+            Work::Client => {
+                self.recover.unit = Unit::Run(op);
+                self.run_client(op, mem, out)
+            }
             Work::Clean => {
                 self.clean.unpark();
                 return;
@@ -217,6 +239,7 @@ impl Engine {
             let kind = AlarmKind::Drive { errno };
             out.alarms.push(Alarm { kind, offset: 0, expected_crc32c: 0, found_crc32c: 0, generation: 0 });
         }
+        self.recover.unit = Unit::Other;
         match used {
             IoUse::Op(op) => self.op_io_done(op, errno, mem, out),
             IoUse::Page(slot) => self.page_io_done(slot, errno, mem, out),

@@ -8,6 +8,8 @@ use super::clean::Clean;
 use super::commit::{Commit, Log};
 use super::data::BLOCK;
 use super::punch::ZERO_RUN_BLOCKS;
+use super::recover::Recover;
+use super::restart::Tail;
 use super::scrub::{SCRUB_BLOCKS, Scrub};
 use super::slots::{Ios, OP_BLOCKS_MAX, Ops};
 use super::space::Space;
@@ -19,6 +21,7 @@ use crate::codec::{Malformed, Reader, Writer};
 use crate::crc::{data_crc, plain_crc};
 use crate::device::{BlockDev, DriveError};
 use crate::entry::{Entry, FANOUT};
+use crate::fault::Faults;
 use crate::journal::{Change, HEADER_BYTES, Header, read_change};
 use crate::layout::{
     FORMAT_VERSION, Layout, POOL_BYTES_MAX, POOL_BYTES_MIN, RECORD_BYTES_MAX, Superblock, SuperblockError,
@@ -181,34 +184,43 @@ impl Engine {
     /// # Errors
     /// [`OpenError`] names what is damaged.
     pub fn open(dev: &mut dyn BlockDev, mem: &mut Mem, options: &EngineOptions) -> Result<Engine, OpenError> {
-        let (mut engine, replayed) = Engine::load(dev, mem, options)?;
+        // A process that ended in the middle of a checkpoint may have left a superblock in the drive's cache. What
+        // the one before it needs must not be overwritten until this one is safe.
+        dev.flush()?;
+        let (mut engine, replayed) = Engine::load(dev, mem, options, None)?;
         // A pool of an older version is of this one from now on. Both superblocks must say so: with one left behind, the
         // older program would open the checkpoint before this one.
         let upgrade = engine.ckpt.current.version < FORMAT_VERSION;
-        let wanted = if upgrade { 2 } else { u64::from(replayed) };
-        let mut out = Out::default();
-        let mut idle = 0;
-        while engine.ckpt.complete < wanted {
-            engine.ckpt.want();
-            let before = engine.ckpt.complete;
-            while engine.ckpt.complete == before {
-                engine.step(0, Event::Tick, mem, &mut out);
-                let moved = engine.drive(dev, mem, &mut out)? > 0;
-                idle = if moved { 0 } else { idle + 1 };
-                assert!(idle < 1000, "a checkpoint that nothing disturbs ends");
-                if !moved && engine.poisoned.is_some() {
-                    return Err(OpenError::Drive(DriveError { errno: engine.poisoned.unwrap_or(5) }));
-                }
-            }
+        for _ in 0..if upgrade { 2 } else { u64::from(replayed) } {
+            engine.checkpoint_now(dev, mem)?;
         }
         Ok(engine)
     }
 
-    /// Reads a pool and its journal without writing. Also tells whether the journal held anything.
+    /// Writes a checkpoint before anything else happens.
+    pub(crate) fn checkpoint_now(&mut self, dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<(), OpenError> {
+        self.ckpt.want();
+        let mut out = Out::default();
+        let (before, mut idle) = (self.ckpt.complete, 0);
+        while self.ckpt.complete == before {
+            self.step(0, Event::Tick, mem, &mut out);
+            let moved = self.drive(dev, mem, &mut out)? > 0;
+            idle = if moved { 0 } else { idle + 1 };
+            assert!(idle < 1000, "a checkpoint that nothing disturbs ends");
+            if !moved && self.poisoned.is_some() {
+                return Err(OpenError::Drive(DriveError { errno: self.poisoned.unwrap_or(5) }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a pool, its journal, and the journal's tail that a failed engine left in memory, without writing. Also
+    /// tells whether there was anything to replay.
     pub(crate) fn load(
         dev: &mut dyn BlockDev,
         mem: &mut Mem,
         options: &EngineOptions,
+        tail: Option<&mut Tail>,
     ) -> Result<(Engine, bool), OpenError> {
         let sb = read_superblock(dev, mem)?;
         let blob = read_root(dev, mem, &sb)?;
@@ -231,7 +243,7 @@ impl Engine {
         }
         let alloc = read_bitmap(dev, mem, &sb.layout, &table)?;
         let mut engine = Engine::assemble(sb, alloc, catalog, table, next_generation, mem, options)?;
-        match engine.replay(dev, mem) {
+        match engine.replay(dev, mem, tail) {
             Ok(replayed) => Ok((engine, replayed)),
             Err(error) => {
                 engine.release(mem);
@@ -261,6 +273,10 @@ impl Engine {
         let zeroes = mem.alloc(ZERO_RUN_BLOCKS as usize * BLOCK).ok_or(OpenError::Memory)?;
         mem.get_mut(zeroes).fill(0);
         let scratch = (0..SCRATCH_BLOCKS).map(|_| mem.alloc(BLOCK)).collect::<Option<Vec<_>>>();
+        let scratch = scratch.ok_or(OpenError::Memory)?;
+        let mut holdings = cache.buffers().to_vec();
+        holdings.extend([record, stage, scrub_buf, zeroes]);
+        holdings.extend(&scratch);
         Ok(Engine {
             now: 0,
             layout: sb.layout,
@@ -284,7 +300,7 @@ impl Engine {
             commit: Commit::new(record, sb.journal_position, sb.journal_sequence, sb.durable_sequence),
             ckpt: Checkpoint::new(stage, sb, table),
             space: Space::new(),
-            scratch: scratch.ok_or(OpenError::Memory)?,
+            scratch,
             zeroes,
             next_generation: next_generation + GENERATION_SKIP,
             dirty_max,
@@ -296,6 +312,10 @@ impl Engine {
             integrity_errors: 0,
             bytes_copied: 0,
             broken_page: None,
+            options: *options,
+            holdings,
+            faults: Faults::OFF,
+            recover: Recover::new(),
         })
     }
 
@@ -337,14 +357,15 @@ impl Engine {
         }
     }
 
-    fn replay(&mut self, dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<bool, OpenError> {
+    fn replay(&mut self, dev: &mut dyn BlockDev, mem: &mut Mem, tail: Option<&mut Tail>) -> Result<bool, OpenError> {
         let records = self.find_records(dev, mem)?;
         let trusted = records.iter().map(|r| r.1.durable_sequence).fold(self.commit.durable_sequence, u64::max);
         let mut out = Out::default();
         for (position, header) in &records {
             let damaged = OpenError::Journal { sequence: header.sequence };
             let body = read_record(dev, mem, &self.layout, *position, header)?.ok_or(damaged)?;
-            let confirmed = header.sequence <= trusted;
+            // With the tail came the word that every record's data was written before it, and flushed since.
+            let confirmed = header.sequence <= trusted || tail.is_some();
             let mut r = Reader::new(&body[HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize]);
             while !r.is_empty() {
                 let change = read_change(&mut r).map_err(|e| or_too_new(e, damaged))?;
@@ -352,10 +373,15 @@ impl Engine {
             }
             self.space.replayed(confirmed, &mut self.alloc);
         }
+        let mut replayed = !records.is_empty();
+        if let Some(tail) = tail {
+            replayed |= self.replay_tail(tail, dev, mem, &mut out)?;
+        }
         self.replaying = false;
+        self.log.begin_at(self.commit.next_sequence);
         // What was read back may still be in the drive's cache; the checkpoint that follows flushes before it counts.
         self.commit.durable_sequence = self.commit.next_sequence - 1;
-        Ok(!records.is_empty())
+        Ok(replayed)
     }
 
     /// Finds the records after the checkpoint, in order, and moves the journal's head behind them.
@@ -412,7 +438,7 @@ impl Engine {
         Ok(())
     }
 
-    fn apply(
+    pub(crate) fn apply(
         &mut self,
         change: Change,
         confirmed: bool,
@@ -536,7 +562,7 @@ fn read_superblock(dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<Superblock, 
 }
 
 /// What a failed decoding means for opening.
-fn or_too_new(error: Malformed, damaged: OpenError) -> OpenError {
+pub(crate) fn or_too_new(error: Malformed, damaged: OpenError) -> OpenError {
     match error {
         Malformed::Bytes => damaged,
         Malformed::TooNew(tag) => OpenError::Setting { tag },
@@ -647,7 +673,7 @@ fn read_record(
     Ok(record)
 }
 
-fn data_arrived(
+pub(crate) fn data_arrived(
     dev: &mut dyn BlockDev,
     mem: &mut Mem,
     at: u64,

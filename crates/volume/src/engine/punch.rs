@@ -4,7 +4,7 @@
 //! Invariant: bytes outside the request's range keep their value.
 
 use super::data::BLOCK;
-use super::map::Look;
+use super::map::{LEAVES_MAX, Look};
 use super::slots::{IoUse, Stage};
 use super::{Engine, Halt};
 use crate::cache::PageKey;
@@ -13,7 +13,7 @@ use crate::entry::{Entry, FANOUT};
 use crate::journal::put_punch;
 use crate::mem::{Buf, Mem};
 use crate::op::{IoKind, Op, Out};
-use segue_types::{BLOCK_BYTES, LayerId};
+use segue_types::{BLOCK_BYTES, LayerId, TaskKind};
 
 /// Blocks written at a time when zeroes must stay allocated.
 pub(crate) const ZERO_RUN_BLOCKS: u64 = 16;
@@ -210,6 +210,7 @@ impl Engine {
         }
         let keep = matches!(self.ops[op].op, Op::WriteZeroes { no_hole: true, .. });
         while self.ops[op].punched < self.ops[op].end {
+            self.recovery_point(TaskKind::Write, "punching");
             let bound = match self.bind(self.ops[op].attach) {
                 Ok(bound) if self.poisoned.is_none() => bound,
                 other => {
@@ -227,7 +228,13 @@ impl Engine {
             let n = (end - block).min(FANOUT - block % FANOUT);
             self.log.room(256).inspect_err(|_| self.commit.want())?;
             let layer = self.target_layer(bound.head, block / FANOUT, mem, out)?;
-            let skip = self.punch_leaf(layer, block, n, mem, out)?;
+            // A head that merges still holds leaves that its parent does not know of.
+            let reach = match layer == bound.head {
+                true => u64::MAX,
+                false => self.nothing_here(bound.head, block, mem, out)?.clamp(1, LEAVES_MAX) * FANOUT - block % FANOUT,
+            };
+            let skip = self.punch_leaf(layer, block, n, mem, out)?.min(reach);
+            self.fault_point(TaskKind::Write, "punched and logged");
             self.ops[op].punched = (block + skip).min(end);
         }
         self.applied(op, out)
@@ -287,6 +294,7 @@ impl Engine {
             self.count_blocks(layer, -freed);
         }
         if !self.replaying {
+            self.fault_point(TaskKind::Write, "punched, not logged");
             put_punch(self.log.append(self.now), layer, block, n as u32);
         }
         Ok(n)

@@ -9,7 +9,7 @@ use crate::catalog::{Branch, GROUP_MAX, Lease, RaceRef};
 use crate::journal::Change;
 use crate::op::{AdminError, AdminReply, VolumeKind};
 use crate::superposition::{CollapseVerdict, EndVerdict, Phase, Race};
-use segue_types::{LayerId, LeaseId, SuperId, VolumeId};
+use segue_types::{LayerId, LeaseId, SuperId, TaskKind, VolumeId};
 
 impl Engine {
     /// Starts a superposition: two new empty layers per volume, whatever its size.
@@ -62,6 +62,7 @@ impl Engine {
     pub(crate) fn new_layer(&mut self, parent: Option<LayerId>) -> LayerId {
         let layer = LayerId(self.catalog.next_layer);
         self.catalog.put_layer(layer, parent, false, false);
+        self.fault_point(TaskKind::Admin, "layer made, not logged");
         self.log_change(&Change::PutLayer { layer, parent, merging: false, dropping: false });
         layer
     }

@@ -11,7 +11,7 @@ use crate::crc::data_crc;
 use crate::entry::{Entry, FANOUT};
 use crate::mem::{Buf, Mem};
 use crate::op::{AdminReply, IoKind, Out};
-use segue_types::{BLOCK_BYTES, LayerId};
+use segue_types::{BLOCK_BYTES, LayerId, TaskKind};
 
 /// Blocks read at a time.
 pub(crate) const SCRUB_BLOCKS: usize = 64;
@@ -71,6 +71,11 @@ impl Scrub {
         self.running && !self.parked && self.in_flight == 0
     }
 
+    /// Begun and not over.
+    pub(crate) fn is_on(&self) -> bool {
+        self.running
+    }
+
     pub(crate) fn unpark(&mut self) {
         self.parked = false;
     }
@@ -117,6 +122,7 @@ impl Engine {
     }
 
     fn scrub_step(&mut self, mem: &mut Mem, out: &mut Out) -> Result<(), Halt> {
+        self.task_begins(TaskKind::Scrub);
         if self.scrub.next < self.scrub.entries.len() {
             self.scrub_read(out);
             return Ok(());
@@ -180,6 +186,7 @@ impl Engine {
             self.scrub.runs.push(Run { first, count });
             self.submit(IoUse::Scrub { read }, IoKind::Read { offset: entry.block() * BLOCK_BYTES, buf }, out);
             self.scrub.in_flight += 1;
+            self.fault_point(TaskKind::Scrub, "reads half submitted");
             self.scrub.next += count;
             blocks += count;
         }
@@ -198,6 +205,7 @@ impl Engine {
 
     pub(crate) fn scrub_io_done(&mut self, read: u32, errno: i32, mem: &mut Mem, out: &mut Out) {
         self.scrub.in_flight -= 1;
+        self.fault_point(TaskKind::Scrub, "blocks read");
         let run = self.scrub.runs[read as usize];
         let before: usize = self.scrub.runs[..read as usize].iter().map(|r| r.count).sum();
         for i in 0..run.count {

@@ -72,6 +72,10 @@ pub(crate) struct OpSlot {
     pub(crate) count: u32,
     pub(crate) done: u32,
     pub(crate) edges_done: bool,
+    /// The client's bytes are encrypted where they lie.
+    pub(crate) sealed: bool,
+    /// Times it panicked.
+    pub(crate) tries: u8,
     pub(crate) scratch: [Buf; 2],
     pub(crate) entries: [Entry; OP_BLOCKS_MAX],
 }
@@ -100,6 +104,8 @@ impl OpSlot {
             count: 0,
             done: 0,
             edges_done: false,
+            sealed: false,
+            tries: 0,
             scratch: [Buf::EMPTY; 2],
             entries: [Entry::ABSENT; OP_BLOCKS_MAX],
         }
@@ -139,6 +145,18 @@ impl Ops {
         }
     }
 
+    /// The buffers of clients' writes that were encrypted in place: whose, from which block on, and how many.
+    pub(crate) fn sealed(&self) -> Vec<(AttachId, u64, Buf, usize)> {
+        let sealed = |slot: &OpSlot| match slot.op {
+            Op::Write { buf, .. } if slot.sealed && slot.work == Work::Client => {
+                Some((slot.attach, slot.first, buf, (slot.end - slot.first) as usize))
+            }
+            _ => None,
+        };
+        let in_use = |number: &usize| !self.free.contains(&(*number as u32));
+        (0..self.slots.len()).filter(in_use).filter_map(|number| sealed(&self.slots[number])).collect()
+    }
+
     /// A slot for a client's operation. The entries of its last use stay: copying a kilobyte of them for each
     /// request would cost as much as the request itself.
     pub(crate) fn take_client(&mut self, tag: Tag, attach: AttachId, op: Op) -> u32 {
@@ -147,8 +165,8 @@ impl Ops {
         (slot.work, slot.tag, slot.attach, slot.op, slot.stage) = (Work::Client, tag, attach, op, Stage::Start);
         (slot.next, slot.mutator, slot.ios, slot.errno, slot.era) = (NIL, NIL, 0, 0, 0);
         (slot.first, slot.end, slot.cursor, slot.punched) = (0, 0, 0, 0);
-        (slot.edges, slot.edge, slot.edges_done) = (0, 0, false);
-        (slot.count, slot.done, slot.scratch) = (0, 0, [Buf::EMPTY; 2]);
+        (slot.edges, slot.edge, slot.edges_done, slot.sealed) = (0, 0, false, false);
+        (slot.count, slot.done, slot.tries, slot.scratch) = (0, 0, 0, [Buf::EMPTY; 2]);
         number
     }
 
@@ -215,6 +233,11 @@ impl Ios {
                 Ticket(self.uses.len() as u32 - 1)
             }
         }
+    }
+
+    /// Everything in flight, by ticket.
+    pub(crate) fn take_uses(&mut self) -> Vec<Option<IoUse>> {
+        std::mem::take(&mut self.uses)
     }
 
     pub(crate) fn give_back(&mut self, ticket: Ticket) -> IoUse {

@@ -7,6 +7,7 @@
 
 pub mod content;
 pub mod model;
+pub mod rescue;
 pub mod scene;
 pub mod torture;
 
@@ -20,7 +21,7 @@ use segue_volume::op::{
     ObservationRule, Op, Out, PoolState, Tag, Ticket, VolumeState, aligned_span,
 };
 use segue_volume::{NewEncryption, Secret};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Steps after which a request that was not answered never will be.
 const TURNS_MAX: u64 = 2_000_000;
@@ -93,7 +94,10 @@ pub struct Sim {
     chance: Chance,
     ticking: bool,
     io: BTreeMap<u32, Flying>,
-    waiting: BTreeMap<u64, Op>,
+    waiting: BTreeMap<u64, (AttachId, Op)>,
+    /// What is to be given to the engine again after a restart.
+    again: VecDeque<Event>,
+    pub rescues: rescue::Rescues,
     admin_waiting: BTreeMap<u64, String>,
     next_tag: u64,
 }
@@ -150,6 +154,8 @@ impl Sim {
             ticking: false,
             io: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            again: VecDeque::new(),
+            rescues: rescue::Rescues::default(),
             admin_waiting: BTreeMap::new(),
             next_tag: 0,
         })
@@ -173,7 +179,7 @@ impl Sim {
     /// Submits a request without a buffer.
     pub fn submit(&mut self, attach: AttachId, op: Op) -> Tag {
         let tag = self.tag();
-        self.waiting.insert(tag.0, op);
+        self.waiting.insert(tag.0, (attach, op));
         self.step(Event::Request { tag, attach, op });
         tag
     }
@@ -271,9 +277,20 @@ impl Sim {
     }
 
     fn step(&mut self, event: Event) {
+        self.step_once(event);
+        while let Some(event) = self.again.pop_front() {
+            self.step_once(event);
+        }
+    }
+
+    fn step_once(&mut self, event: Event) {
         self.steps += 1;
         let now = self.queue.now();
-        self.engine.step(now, event, &mut self.mem, &mut self.out);
+        if self.engine.faults().is_on() {
+            self.step_in_danger(now, event);
+        } else {
+            self.engine.step(now, event, &mut self.mem, &mut self.out);
+        }
         self.drain();
     }
 
@@ -286,7 +303,7 @@ impl Sim {
         let mut extents = std::mem::take(&mut self.out.extents);
         let mut extent = extents.drain(..);
         for reply in self.out.replies.drain(..) {
-            let op = self.waiting.remove(&reply.tag.0).expect("answers belong to a question, and once only");
+            let (_, op) = self.waiting.remove(&reply.tag.0).expect("answers belong to a question, and once only");
             let mut data = Vec::new();
             match op {
                 Op::Read { offset, len, buf } => {

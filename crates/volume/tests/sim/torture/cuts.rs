@@ -43,6 +43,7 @@ impl Torture {
                 }
             }
         };
+        self.count_rescues();
         self.sim = sim;
         self.branches.iter_mut().for_each(Branch::power_cut);
         self.flying.clear();
@@ -53,6 +54,8 @@ impl Torture {
         self.count("power cut");
         self.check_catalogue();
         self.check_everything();
+        let seed = self.chance.below(u64::MAX);
+        self.sim.endanger(seed, &self.plan.panics.clone());
         self
     }
 
@@ -197,8 +200,12 @@ impl Torture {
     /// Waits until nothing is in flight.
     pub fn quiesce(&mut self) {
         let mut turns = 0u64;
+        // A rescue may have answered within the step that asked.
+        self.collect();
         while !self.flying.is_empty() || self.intent.is_some() {
-            assert!(self.sim.turn() && turns < 3_000_000, "stuck: {} requests, {:?}", self.flying.len(), self.intent);
+            let (requests, intent) = (self.flying.len(), &self.intent);
+            let moves = self.sim.turn() && turns < 3_000_000;
+            assert!(moves, "stuck: {requests} requests, {intent:?}, {:?}", self.sim.rescues);
             self.collect();
             turns += 1;
         }

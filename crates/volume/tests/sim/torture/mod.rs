@@ -43,6 +43,8 @@ pub struct Plan {
     pub lying_flush: bool,
     /// The first power cut comes with this operation of the drive in flight; 0: after `actions`.
     pub power_off_at: u64,
+    /// Panics on purpose.
+    pub panics: Panics,
     /// In the first life, operations of the drive from this one on fail, so many of them; (0, 0): none.
     pub fail: (u64, u64),
 }
@@ -64,9 +66,21 @@ impl Default for Plan {
             scatter: false,
             lying_flush: false,
             power_off_at: 0,
+            panics: Panics::default(),
             fail: (0, 0),
         }
     }
+}
+
+/// How the engine panics in a life, and what its rescuers then do wrong.
+#[derive(Clone, Copy, Default)]
+pub struct Panics {
+    /// Once in each life, at the point of this number; 0: never.
+    pub at_point: u64,
+    /// One task in so many, of every kind; 0: none.
+    pub one_in: u64,
+    /// The journal's tail in memory is not saved.
+    pub forget_tail: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,6 +231,7 @@ pub fn run(seed: u64, plan: &Plan) -> (u64, BTreeMap<&'static str, u64>) {
     let mut trace = segue_des::TraceHash::new();
     for cut in 0..=plan.power_cuts {
         torture.live(plan.actions);
+        torture.count_rescues();
         trace.number(torture.sim.trace.value());
         if cut < plan.power_cuts {
             torture = torture.cut_power();
@@ -241,6 +256,7 @@ impl Torture {
         let faults = Faults { lying_flush, power_off_at, fail_first, fail_count, errno: 5, ..Faults::default() };
         let mut sim = Sim::boot(&setup, formatted(&setup), faults, "boot 0").expect("a fresh pool opens");
         let free_at_start = sim.pool().free_bytes;
+        sim.endanger(seed, &plan.panics);
         Torture {
             sim,
             setup,
@@ -291,6 +307,14 @@ impl Torture {
 
     pub(super) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// Adds what was rescued since the last boot to the counts.
+    pub fn count_rescues(&mut self) {
+        let rescues = std::mem::take(&mut self.sim.rescues);
+        *self.counts.entry("task recovered").or_default() += rescues.tasks;
+        *self.counts.entry("engine restarted").or_default() += rescues.engines;
+        rescues.places.into_iter().for_each(|place| *self.counts.entry(place).or_default() += 1);
     }
 
     pub(super) fn live_vols(&self) -> Vec<usize> {
