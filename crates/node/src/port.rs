@@ -3,7 +3,9 @@
 //! Owns: the names of pools and the hand-over of operations. Never: blocks the async thread.
 //! Invariant: every question is answered, if only with "the core has stopped".
 
-use segue_runtime::{CallError, MovePoolError, MoveReport, Runtime};
+use segue_runtime::{CallError, MovePoolError, MoveReport, Runtime, Sharing, SharingState};
+use segue_sched::qos::ShareError;
+use segue_types::Share;
 use segue_volume::op::{AdminError, AdminOp, AdminReply};
 use tokio::sync::oneshot;
 
@@ -68,7 +70,34 @@ impl Port {
         match rx.await {
             Ok(Ok(reply)) => Ok(Ok(reply)),
             Ok(Err(CallError::Refused(error))) => Ok(Err(error)),
+            // Only settings that reserve something are refused so: see `set_share`.
+            Ok(Err(CallError::NoPool | CallError::Stopped | CallError::Share(_))) | Err(_) => Err(CoreGone),
+        }
+    }
+
+    /// Changes a volume's share of the drive, if the drive can keep what it promises.
+    ///
+    /// # Errors
+    /// [`CoreGone`]: whether it happened is not known.
+    pub async fn set_share(&self, volume: &str, share: Option<Share>) -> Result<Result<Answer, ShareError>, CoreGone> {
+        let (tx, rx) = oneshot::channel();
+        let op = AdminOp::SetShare { name: volume.to_owned(), share };
+        self.runtime.admin(&self.name, op, move |answer| drop(tx.send(answer))).map_err(|_| CoreGone)?;
+        match rx.await {
+            Ok(Ok(reply)) => Ok(Ok(Ok(reply))),
+            Ok(Err(CallError::Refused(error))) => Ok(Ok(Err(error))),
+            Ok(Err(CallError::Share(error))) => Ok(Err(error)),
             Ok(Err(CallError::NoPool | CallError::Stopped)) | Err(_) => Err(CoreGone),
         }
+    }
+
+    /// How the drive is shared; with `set`, it is shared like that from now on.
+    ///
+    /// # Errors
+    /// [`CoreGone`].
+    pub async fn sharing(&self, set: Option<Sharing>) -> Result<SharingState, CoreGone> {
+        let (tx, rx) = oneshot::channel();
+        self.runtime.sharing(&self.name, set, move |state| drop(tx.send(state))).map_err(|_| CoreGone)?;
+        rx.await.ok().and_then(Result::ok).ok_or(CoreGone)
     }
 }

@@ -28,7 +28,7 @@ pub use io::{IoChoice, IoMode};
 pub use local::{Local, LocalDone, LocalError, LocalOp};
 pub use options::{
     AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, MovePoolError, MoveReport, OpenFailure, Opener,
-    Options, PoolAlarm, PoolPlace, PoolSpec, StartError, StopError, Tls,
+    Options, PoolAlarm, PoolPlace, PoolSpec, Sharing, SharingState, StartError, StopError, Tls, VolumeSharing,
 };
 pub use pool::Machine;
 pub use runtime::Runtime;

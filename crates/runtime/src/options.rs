@@ -6,6 +6,8 @@
 use crate::drive::{DriveOpenError, DriveSpec};
 use crate::io::{IoChoice, IoMode};
 use crate::pool::Machine;
+use segue_sched::qos::{CostModel, DriveStats, GovernorParams, PolicyKind, ShareError, VolumeStats};
+use segue_types::Share;
 use segue_volume::device::BlockDev;
 use segue_volume::mem::Mem;
 use segue_volume::op::{AdminError, Alarm};
@@ -147,6 +149,41 @@ pub struct MoveReport {
     pub connections: usize,
 }
 
+/// How a pool's drive is shared among its volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// Whose request is next.
+    pub policy: PolicyKind,
+    /// What requests cost.
+    pub model: CostModel,
+    /// How much the drive may have outstanding.
+    pub governor: GovernorParams,
+    /// What the drive can do, cost units per second; 0 when nobody calibrated it.
+    pub capacity: u64,
+}
+
+/// How a pool's drive is shared now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharingState {
+    /// The drive.
+    pub drive: DriveStats,
+    /// How requests are charged.
+    pub sharing: Sharing,
+    /// Its volumes that somebody is attached to.
+    pub volumes: Vec<VolumeSharing>,
+}
+
+/// An attached volume's part of its drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeSharing {
+    /// Its name.
+    pub name: String,
+    /// Its settings.
+    pub share: Share,
+    /// What it used since it was attached to, and why it waits.
+    pub stats: VolumeStats,
+}
+
 /// A pool was not moved; it is where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MovePoolError {
@@ -237,6 +274,9 @@ pub enum CallError {
     /// The engine refused.
     #[error(transparent)]
     Refused(#[from] AdminError),
+    /// The drive cannot promise what was asked for.
+    #[error(transparent)]
+    Share(#[from] ShareError),
 }
 
 /// The runtime stopped, but not cleanly.

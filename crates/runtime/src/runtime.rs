@@ -10,7 +10,7 @@ use crate::io::Bell;
 use crate::listen;
 use crate::options::{
     AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, MovePoolError, MoveReport, Options, PoolAlarm,
-    PoolPlace, PoolSpec, StartError, StopError, Tls,
+    PoolPlace, PoolSpec, Sharing, SharingState, StartError, StopError, Tls,
 };
 use segue_volume::op::{AdminOp, AdminReply, Alarm};
 use std::collections::VecDeque;
@@ -263,6 +263,32 @@ impl Runtime {
     pub fn admin_wait(&self, pool: &str, op: AdminOp) -> Result<AdminReply, CallError> {
         let (tell, told) = mpsc::sync_channel(1);
         self.admin(pool, op, move |result| drop(tell.send(result)))?;
+        told.recv().map_err(|_| CallError::Stopped)?
+    }
+
+    /// How a pool's drive is shared; with `set`, it is shared like that from now on. `reply` is called once on the
+    /// core's thread, or dropped when the runtime stops first.
+    ///
+    /// # Errors
+    /// [`CallError::NoPool`].
+    pub fn sharing(
+        &self,
+        pool: &str,
+        set: Option<Sharing>,
+        reply: impl FnOnce(Result<SharingState, CallError>) + Send + 'static,
+    ) -> Result<(), CallError> {
+        let core = self.shared.core_of(pool).ok_or(CallError::NoPool)?;
+        self.shared.cores[core].send(Msg::Sharing { pool: pool.to_owned(), set, reply: Box::new(reply) });
+        Ok(())
+    }
+
+    /// As [`Runtime::sharing`], and waits for the answer. Not from async code.
+    ///
+    /// # Errors
+    /// [`CallError`]: no such pool, or stopped.
+    pub fn sharing_wait(&self, pool: &str, set: Option<Sharing>) -> Result<SharingState, CallError> {
+        let (tell, told) = mpsc::sync_channel(1);
+        self.sharing(pool, set, move |result| drop(tell.send(result)))?;
         told.recv().map_err(|_| CallError::Stopped)?
     }
 

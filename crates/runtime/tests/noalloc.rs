@@ -73,8 +73,8 @@ impl<M: Machine> Machine for Marking<M> {
     }
 }
 
-/// 64 requests at a time, round after round.
-fn work(client: &mut Client, rounds: u64) {
+/// 64 requests at a time, round after round, and one of another volume beside them, so that both queue for their turn.
+fn work(client: &mut Client, other: &mut Client, rounds: u64) {
     for round in 0..rounds {
         let mut bytes = Vec::new();
         for n in 0..32u64 {
@@ -84,6 +84,7 @@ fn work(client: &mut Client, rounds: u64) {
             bytes.extend(request(client::READ, 0, 100 + n, at, 4096));
         }
         client.put(&bytes);
+        assert_eq!(other.call(client::READ, 0, 0, 4096, &[]).errno, 0);
         for _ in 0..64 {
             let answer = client.answer(|cookie| if cookie >= 100 { 4096 } else { 0 });
             assert_eq!(answer.errno, 0);
@@ -106,17 +107,32 @@ fn allocations_of(io: IoChoice, wasteful: bool, structured: bool) -> u64 {
     runtime.add_pool(PoolSpec { name: "p".into(), drive, open }).unwrap();
     let socket = dir.path().join("nbd.sock");
     runtime.listen(&ListenAddr::Unix(socket.clone()), Tls::Off).unwrap();
-    let (name, rule) = (VOLUME.into(), ObservationRule::Flush);
-    runtime
-        .admin_wait("p", AdminOp::Create { name, size_bytes: VOLUME_BYTES, rule, token_sha256: None, encryption: None })
-        .unwrap();
+    let create = |name: &str| AdminOp::Create {
+        name: name.to_owned(),
+        size_bytes: VOLUME_BYTES,
+        rule: ObservationRule::Flush,
+        token_sha256: None,
+        encryption: None,
+    };
+    runtime.admin_wait("p", create(VOLUME)).unwrap();
+    let other = if wasteful { VOLUME } else { "other" };
+    if !wasteful {
+        runtime.admin_wait("p", create(other)).unwrap();
+    }
     let mut client = Client::open(&socket, VOLUME, structured);
-    work(&mut client, 300);
+    // The queue of replies grows to the largest batch: here it is, larger than any that follows.
+    client.put(&(0..256).flat_map(|n| request(client::READ, 0, n, 0, 4096)).collect::<Vec<u8>>());
+    for _ in 0..256 {
+        assert_eq!(client.answer(|_| 4096).errno, 0);
+    }
+    let mut other = Client::open(&socket, other, structured);
+    work(&mut client, &mut other, 300);
     COUNT.store(0, Ordering::Relaxed);
     ARMED.store(true, Ordering::Relaxed);
-    work(&mut client, 300);
+    work(&mut client, &mut other, 300);
     ARMED.store(false, Ordering::Relaxed);
     client.disconnect();
+    other.disconnect();
     runtime.stop(Duration::from_secs(20)).unwrap();
     COUNT.load(Ordering::Relaxed)
 }

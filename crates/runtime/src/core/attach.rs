@@ -219,6 +219,7 @@ impl Core {
                 let mut info = ExportInfo::new(size_bytes);
                 info.read_only = read_only;
                 info.name = Some(conn.volume.clone());
+                self.enter_share(id);
                 self.answer_lookup(id, Ok(info));
             }
             Ok(other) => unreachable!("an attach is answered by an attachment, not {other:?}"),
@@ -290,6 +291,7 @@ impl Core {
 
     /// A volume has a new name.
     pub(super) fn renamed(&mut self, pool: usize, from: &str, to: &str) {
+        self.pools[pool].share.renamed(from, to);
         for id in 0..self.conns.end() {
             if let Some(conn) =
                 self.conns.get_mut(id).filter(|c| c.attach.is_some() && c.pool == pool && c.volume == from)

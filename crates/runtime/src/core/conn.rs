@@ -7,6 +7,7 @@ use super::pools::NO_POOL;
 use super::tls::TlsStream;
 use super::tx::{Message, Tx};
 use crate::listen;
+use segue_sched::qos::Slot;
 use segue_types::{ExportName, Nanos};
 use segue_volume::mem::{Buf, Mem};
 use segue_volume::op::AttachId;
@@ -76,6 +77,8 @@ pub(super) struct Conn {
     pub(super) tls_next: bool,
     pub(super) pool: usize,
     pub(super) attach: Option<AttachId>,
+    /// Its volume's place among those that share the drive.
+    pub(super) slot: Option<Slot>,
     pub(super) volume: String,
     pub(super) holder: String,
     pub(super) lookup: Option<Box<Lookup>>,
@@ -121,6 +124,7 @@ impl Conn {
             tls_next: false,
             pool: NO_POOL,
             attach: None,
+            slot: None,
             volume: String::new(),
             holder,
             lookup: None,

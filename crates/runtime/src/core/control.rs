@@ -10,12 +10,16 @@ use super::pools::Pool;
 use super::{Core, KIND_ACCEPT, token};
 use crate::drive::Drive;
 use crate::listen;
-use crate::options::{AddPoolError, CallError, ListenAddr, PoolPlace, PoolSpec, Tls};
+use crate::options::{AddPoolError, CallError, ListenAddr, PoolPlace, PoolSpec, Sharing, SharingState, Tls};
 use crate::pool::PoolHost;
 use crate::runtime::MoveReply;
+use segue_types::Share;
 use segue_volume::mem::{MAX_BUF_BYTES, Mem};
 use segue_volume::op::{AdminError, AdminOp, AdminReply, Event, Tag, Ticket};
 use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Where the state of a pool's sharing goes.
+pub(crate) type SharingReply = Box<dyn FnOnce(Result<SharingState, CallError>) + Send>;
 
 /// Where the answer to an admin operation goes; called on the core's thread, so it must not block.
 pub(crate) type ReplyFn = Box<dyn FnOnce(Result<AdminReply, CallError>) + Send>;
@@ -55,6 +59,12 @@ pub(crate) enum Msg {
         ticket: Ticket,
         result: i32,
     },
+    /// How a pool's drive is to be shared from now on, if anything, and the question how it is.
+    Sharing {
+        pool: String,
+        set: Option<Sharing>,
+        reply: SharingReply,
+    },
     Stop,
 }
 
@@ -64,10 +74,27 @@ pub(super) struct AdminJob {
 }
 
 pub(super) enum AdminKind {
-    Call { reply: ReplyFn, watch: Watch },
-    Attach { conn: u32, generation: u32 },
-    Detach { conn: u32, generation: u32 },
+    Call {
+        reply: ReplyFn,
+        watch: Watch,
+    },
+    Attach {
+        conn: u32,
+        generation: u32,
+    },
+    Detach {
+        conn: u32,
+        generation: u32,
+    },
     Shutdown,
+    /// The settings of a volume that somebody attached to.
+    Share,
+    /// The settings of all volumes, to see whether those of one can be promised.
+    Admit {
+        name: String,
+        share: Share,
+        reply: ReplyFn,
+    },
 }
 
 /// What sessions must learn of an operation.
@@ -75,6 +102,7 @@ pub(super) enum Watch {
     Nothing,
     Resize,
     Rename { from: String },
+    Share,
 }
 
 /// How far the orderly stop is.
@@ -110,6 +138,7 @@ impl Core {
             Msg::MovePool { pool, to, reply } => self.move_pool(&pool, to, reply),
             Msg::PoolArrives(arrival) => self.pool_arrives(*arrival),
             Msg::IoDone { pool, ticket, result } => self.io_done_elsewhere(pool, ticket, result),
+            Msg::Sharing { pool, set, reply } => self.sharing(pool, set, reply),
             Msg::Stop => self.stop(),
         }
     }
@@ -125,12 +154,60 @@ impl Core {
                 None => reply(Err(CallError::NoPool)),
             };
         };
+        if let AdminOp::SetShare { name, share: Some(share) } = &op
+            && share.reserve_iops > 0
+        {
+            let (name, share) = (name.clone(), *share);
+            return self.admin(pool, AdminKind::Admit { name, share, reply }, AdminOp::List);
+        }
         let watch = match &op {
+            AdminOp::SetShare { .. } => Watch::Share,
             AdminOp::Resize { .. } => Watch::Resize,
             AdminOp::Rename { name, .. } => Watch::Rename { from: name.clone() },
             _ => Watch::Nothing,
         };
         self.admin(pool, AdminKind::Call { reply, watch }, op);
+    }
+
+    /// Settings that reserve something are carried out only if the drive can keep the promise.
+    fn admit(
+        &mut self,
+        pool: usize,
+        (name, share): (String, Share),
+        all: Result<AdminReply, AdminError>,
+        reply: ReplyFn,
+    ) {
+        let volumes = match all {
+            Ok(AdminReply::Volumes(volumes)) => volumes,
+            Ok(other) => unreachable!("a list is answered by volumes, not {other:?}"),
+            Err(error) => return reply(Err(CallError::Refused(error))),
+        };
+        let others = volumes.iter().filter(|volume| volume.name != name).filter_map(|volume| volume.share);
+        let reserved_iops = others.map(|share| share.reserve_iops).sum();
+        if let Err(error) = self.pools[pool].share.drive.admit_beside(reserved_iops, &share) {
+            return reply(Err(CallError::Share(error)));
+        }
+        let kind = AdminKind::Call { reply, watch: Watch::Share };
+        self.admin(pool, kind, AdminOp::SetShare { name, share: Some(share) });
+    }
+
+    /// Asks an engine for the settings of a volume that somebody attached to.
+    pub(super) fn learn_share(&mut self, pool: usize, name: String) {
+        self.admin(pool, AdminKind::Share, AdminOp::Show { name });
+    }
+
+    fn sharing(&mut self, pool: String, set: Option<Sharing>, reply: SharingReply) {
+        let Some(at) = self.pools.position(&pool) else {
+            return match self.whereabouts(&pool) {
+                Some(core) => self.shared.cores[core].send(Msg::Sharing { pool, set, reply }),
+                None => reply(Err(CallError::NoPool)),
+            };
+        };
+        let share = &mut self.pools[at].share;
+        if let Some(set) = set {
+            share.set(&set, self.now);
+        }
+        reply(Ok(share.state()));
     }
 
     /// Gives an engine an admin operation.
@@ -145,11 +222,20 @@ impl Core {
             AdminKind::Call { reply, watch } => {
                 match (&watch, &result) {
                     (Watch::Resize, Ok(AdminReply::Volume(v))) => self.resized(pool, &v.name, v.size_bytes),
+                    (Watch::Share, Ok(AdminReply::Volume(v))) => {
+                        self.pools[pool].share.settle(&v.name, v.share, self.now);
+                    }
                     (Watch::Rename { from }, Ok(AdminReply::Volume(v))) => self.renamed(pool, from, &v.name),
                     _ => {}
                 }
                 reply(result.map_err(CallError::Refused));
             }
+            AdminKind::Share => {
+                if let Ok(AdminReply::Volume(v)) = result {
+                    self.pools[pool].share.settle(&v.name, v.share, self.now);
+                }
+            }
+            AdminKind::Admit { name, share, reply } => self.admit(pool, (name, share), result, reply),
             AdminKind::Attach { conn, generation } => {
                 assert!(self.conns.get(conn).is_some_and(|c| c.generation == generation), "a waiting connection stays");
                 self.attached(conn, result);
@@ -233,6 +319,7 @@ impl Core {
             return;
         }
         self.stopping = Some(Stopping::Connections);
+        self.lift_limits();
         self.unlisten(|_| true);
         for id in 0..self.conns.end() {
             if let Some(conn) = self.conns.get_mut(id) {

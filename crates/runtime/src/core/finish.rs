@@ -4,11 +4,13 @@
 //! Invariant: every request is answered once, and its buffer is freed or travels with the answer.
 
 use super::conn::NIL;
+use super::pools::Pool;
 use super::{Core, KIND_SEND, token};
 use crate::counters::{Counters, OpClass};
+use segue_sched::qos::{Charge, CostModel, Kind, Slot};
 use segue_types::{IoStatus, Nanos};
 use segue_volume::mem::Buf;
-use segue_volume::op::{Alarm, Reply};
+use segue_volume::op::{Alarm, Op, Reply};
 use segue_wire::nbd::reply::{ERROR_BYTES_MAX, HEADER_BYTES_MAX};
 use segue_wire::nbd::{Command, Errno, Request};
 
@@ -22,6 +24,21 @@ pub(super) struct Req {
     pub(super) offset: u64,
     pub(super) len: u32,
     pub(super) started: Nanos,
+    /// What is asked of the engine, its volume's place among those that share the drive, and what it is charged.
+    pub(super) op: Op,
+    pub(super) slot: Slot,
+    pub(super) charge: Charge,
+    /// When the engine got it; 0 while it waits.
+    pub(super) handed: Nanos,
+}
+
+impl Req {
+    /// A request that was not charged yet.
+    pub(super) fn new(conn: u32, request: Request, parent: u32, range: (Buf, u64, u32), started: Nanos) -> Req {
+        let (buf, offset, len) = range;
+        let charge = CostModel::DRIVE.charge(Kind::Other, 0, false);
+        Req { conn, request, parent, buf, offset, len, started, op: Op::Flush, slot: Slot(0), charge, handed: 0 }
+    }
 }
 
 /// A request that was cut into pieces.
@@ -102,8 +119,12 @@ impl Core {
         }
     }
 
-    fn finish(&mut self, pool: usize, reply: Reply, extent: usize) {
-        let req = self.pools[pool].reqs.remove(reply.tag.0 as u32);
+    pub(super) fn finish(&mut self, pool: usize, reply: Reply, extent: usize) {
+        let Pool { reqs, share, .. } = &mut self.pools[pool];
+        let req = reqs.remove(reply.tag.0 as u32);
+        if req.handed != 0 {
+            share.drive.complete(req.slot, &req.charge, self.now - req.handed, self.now);
+        }
         self.answered += 1;
         let id = req.conn;
         let conn = &mut self.conns[id];

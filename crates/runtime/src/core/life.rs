@@ -47,7 +47,9 @@ impl Core {
         if result >= 0 {
             let fd = unsafe { OwnedFd::from_raw_fd(result) };
             if !listening.over {
+                let from = self.clock();
                 self.welcome(number, fd);
+                self.storm_step(from);
             }
         }
         if self.listeners[number].over {
@@ -57,7 +59,9 @@ impl Core {
             // Out of descriptors: the next check tries again, so that the loop does not spin on it.
             return self.arm_check();
         }
-        self.arm_accept(number);
+        if !self.accept_rests(number) {
+            self.arm_accept(number);
+        }
     }
 
     pub(super) fn drop_listener(&mut self, number: u32) {
@@ -115,6 +119,9 @@ impl Core {
         if !conn.recv_busy {
             self.abort_job(id);
         }
+        if self.conns[id].dead && self.conns[id].requests > 0 {
+            self.cancel_waiting(id);
+        }
         let conn = &mut self.conns[id];
         if conn.dead && !conn.tx.busy {
             conn.tx.abandon(self.pools.mem(conn.pool));
@@ -137,6 +144,9 @@ impl Core {
 
     pub(super) fn close(&mut self, id: u32) {
         let conn = self.conns.remove(id);
+        if let Some(slot) = conn.slot {
+            self.leave_share(conn.pool, slot);
+        }
         assert!(conn.requests == 0 && !conn.recv_busy && conn.tx.is_empty(), "closed while in use");
         self.io.remove_socket(conn.raw());
     }

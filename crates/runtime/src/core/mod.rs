@@ -4,7 +4,7 @@
 //! Invariant: one clock read and one kernel call per turn; what a turn makes is sent in the same turn.
 //!
 //! Reading order: `conn` (what a connection is), `pump` (bytes to requests), `finish` (ends to replies), `tx` (replies
-//! to the socket), `attach` (names to volumes), `control` (other threads' wishes), `handover` (pools from core to core),
+//! to the socket), `share` (whose request is next), `storm` (handshakes), `attach` (names to volumes), `control` (other threads' wishes), `handover` (pools from core to core),
 //! `life` (accept, cut, close).
 
 mod attach;
@@ -15,7 +15,9 @@ mod handover;
 mod life;
 mod pools;
 mod pump;
+mod share;
 mod spin;
+mod storm;
 mod tls;
 mod tx;
 
@@ -74,6 +76,9 @@ pub(crate) struct Core {
     leaving: usize,
     stopping: Option<control::Stopping>,
     spin: spin::Spin,
+    /// What this turn may still take.
+    turn: share::Turn,
+    storm: storm::Storm,
     /// Requests answered in this turn.
     answered: u64,
 }
@@ -109,6 +114,8 @@ impl Core {
             leaving: 0,
             stopping: None,
             spin: spin::Spin::new(spin_ns),
+            turn: share::Turn::new(),
+            storm: storm::Storm::new(),
             answered: 0,
         };
         Ok((core, status))
@@ -137,7 +144,12 @@ impl Core {
     fn read_clock(&mut self) {
         let before = self.now;
         self.now = self.clock();
-        self.spin.turned(self.now, self.now - before, std::mem::take(&mut self.answered));
+        let (took_ns, answered) = (self.now - before, std::mem::take(&mut self.answered));
+        if answered > 0 {
+            self.storm.busy(self.now);
+        }
+        self.begin_turn(took_ns);
+        self.spin.turned(self.now, took_ns, answered);
     }
 
     fn clock(&self) -> Nanos {
@@ -177,10 +189,7 @@ impl Core {
     fn wait_ns(&self) -> Option<u64> {
         let engines = self.pools.iter().filter_map(|pool| pool.host.out.wake_at).min();
         let check = (self.next_check != 0).then_some(self.next_check);
-        let at = match (engines, check) {
-            (Some(a), Some(b)) => a.min(b),
-            (a, b) => a.or(b)?,
-        };
+        let at = [engines, check, self.share_wake_at(), self.storm.wake_at()].into_iter().flatten().min()?;
         Some(at.saturating_sub(self.now))
     }
 
@@ -233,8 +242,9 @@ impl Core {
     /// Pumps, sends and settles every connection that something happened to, until nothing more happens.
     fn look_at_dirty(&mut self) {
         let mut at = 0;
+        self.storm_wakes();
         loop {
-            if at == self.dirty.len() && !self.call_hungry() {
+            if at == self.dirty.len() && !self.dispatch() && !self.call_hungry() {
                 break;
             }
             let id = self.dirty[at];
@@ -242,11 +252,16 @@ impl Core {
             if self.conns.get(id).is_none() {
                 continue;
             }
-            if self.rests(id) {
+            if self.rests(id) || self.storm_rests(id) {
                 self.conns[id].dirty = false;
                 continue;
             }
+            let shakes = self.conns[id].phase == conn::Phase::Handshake;
+            let from = if shakes { self.clock() } else { 0 };
             self.pump(id);
+            if shakes {
+                self.storm_step(from);
+            }
             // What the pump itself made happen is seen to by what follows, not by another round.
             self.conns[id].dirty = false;
             self.flush(id);

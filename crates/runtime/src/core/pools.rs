@@ -5,6 +5,7 @@
 
 use super::control::AdminJob;
 use super::finish::{Parent, Req};
+use super::share::{PoolShare, default_sharing};
 use crate::pool::PoolHost;
 use crate::runtime::MoveReply;
 use crate::slab::Slab;
@@ -21,6 +22,8 @@ pub(super) const NO_POOL: usize = usize::MAX;
 pub(super) struct Pool {
     pub(super) name: String,
     pub(super) host: PoolHost,
+    /// Who is served next.
+    pub(super) share: PoolShare,
     /// The engine's cache, and the buffers of the clients' requests.
     pub(super) mem: Mem,
     /// Memory below this much free is the engine's alone.
@@ -50,6 +53,7 @@ impl Pool {
     pub(super) fn new(name: String, host: PoolHost, mem: Mem) -> Pool {
         Pool {
             name,
+            share: PoolShare::new(&default_sharing(!host.on_file())),
             host,
             reserve_bytes: (mem.capacity_bytes() / 8).min(16 << 20),
             mem,
@@ -139,6 +143,13 @@ impl Pools {
 
     pub(super) fn get(&self, at: usize) -> Option<&Pool> {
         match self.seats.get(at) {
+            Some(Seat::Here(pool)) => Some(pool),
+            _ => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Pool> {
+        match self.seats.get_mut(at) {
             Some(Seat::Here(pool)) => Some(pool),
             _ => None,
         }

@@ -9,7 +9,7 @@ use super::tls::Pulled;
 use super::{Core, KIND_RECV, token};
 use crate::counters::Counters;
 use segue_volume::mem::Buf;
-use segue_volume::op::{AttachId, Event, MAX_REQUEST_BYTES, Op, Tag, aligned_span};
+use segue_volume::op::{MAX_REQUEST_BYTES, Op, aligned_span};
 use segue_wire::nbd::reply::ERROR_BYTES_MAX;
 use segue_wire::nbd::server::Step;
 use segue_wire::nbd::{Command, Errno, Request, pieces};
@@ -228,7 +228,7 @@ impl Core {
             Command::Cache => Op::Cache { offset, len },
             Command::Write | Command::Unknown => unreachable!("the session gives writes apart and refuses the unknown"),
         };
-        self.issue(id, Req { conn: id, request, parent: NIL, buf: Buf::EMPTY, offset, len: 0, started: self.now }, op);
+        self.issue(id, Req::new(id, request, NIL, (Buf::EMPTY, offset, 0), self.now), op);
         Flow::More
     }
 
@@ -268,15 +268,7 @@ impl Core {
             let pool = self.conns[id].pool;
             self.pools[pool].parents[parent].in_flight += 1;
         }
-        self.issue(id, Req { conn: id, request, parent, buf, offset, len, started: self.now }, op);
-    }
-
-    fn issue(&mut self, id: u32, req: Req, op: Op) {
-        let conn = &mut self.conns[id];
-        conn.requests += 1;
-        let (pool, attach) = (conn.pool, conn.attach.unwrap_or(AttachId(NIL)));
-        let tag = Tag(self.pools[pool].reqs.insert(req) as u64);
-        self.feed(pool, Event::Request { tag, attach, op });
+        self.issue(id, Req::new(id, request, parent, (buf, offset, len), self.now), op);
     }
 
     /// Carries the connection's job on, as far as bytes, room and memory allow.

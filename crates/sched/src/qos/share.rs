@@ -183,19 +183,32 @@ impl DriveShare {
     /// [`ShareError`] says what to ask for instead.
     pub fn admit(&self, slot: Option<Slot>, share: &Share) -> Result<(), ShareError> {
         share.check().map_err(ShareError::Invalid)?;
+        let others = self.volumes.iter().enumerate().filter(|(at, v)| v.open && slot != Some(Slot(*at as u32)));
+        self.admit_beside(others.map(|(_, volume)| volume.share.reserve_iops).sum(), share)
+    }
+
+    /// As [`DriveShare::admit`], for a driver that knows what volumes without a place here have reserved.
+    ///
+    /// # Errors
+    /// [`ShareError`] says what to ask for instead.
+    pub fn admit_beside(&self, reserved_iops: u64, share: &Share) -> Result<(), ShareError> {
+        share.check().map_err(ShareError::Invalid)?;
         if share.reserve_iops == 0 {
             return Ok(());
         }
         if self.capacity == 0 {
             return if self.policy == PolicyKind::Slo { Err(ShareError::Uncalibrated) } else { Ok(()) };
         }
-        let others = self.volumes.iter().enumerate().filter(|(at, v)| v.open && slot != Some(Slot(*at as u32)));
-        let reserved_iops: u64 = others.map(|(_, volume)| volume.share.reserve_iops).sum();
         let capacity_iops = self.capacity * RESERVABLE_PERCENT / 100 / READ_4K;
         if reserved_iops.saturating_add(share.reserve_iops) > capacity_iops {
             return Err(ShareError::Admission { asked_iops: share.reserve_iops, reserved_iops, capacity_iops });
         }
         Ok(())
+    }
+
+    /// Changes a volume's settings that were admitted before, whatever the drive promised since.
+    pub fn restore(&mut self, slot: Slot, share: &Share, now: Nanos) {
+        self.apply(slot.0 as usize, share, now);
     }
 
     /// Settings that were admitted before, or are in force for want of a better answer.
@@ -519,6 +532,26 @@ impl DriveShare {
             queued: self.queues.waiting() as u64,
             cost: self.cost,
         }
+    }
+
+    /// How many volumes have a place.
+    pub fn volumes(&self) -> usize {
+        self.volumes.iter().filter(|volume| volume.open).count()
+    }
+
+    /// True when two volumes used the drive a moment ago.
+    pub fn contended(&self, now: Nanos) -> bool {
+        now < self.contended_until
+    }
+
+    /// True when the last `next` found the window full.
+    pub fn window_closed(&self) -> bool {
+        self.window_closed
+    }
+
+    /// How requests are charged.
+    pub fn model(&self) -> CostModel {
+        self.model
     }
 
     /// How the drive is governed.
