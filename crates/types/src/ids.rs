@@ -1,4 +1,4 @@
-//! Identifiers of volumes, layers, leases and superpositions.
+//! Identifiers of volumes, layers, leases, superpositions and moves.
 //!
 //! Owns: the newtypes and their text forms. Never: generates one; randomness belongs to drivers.
 //! Invariant: two ids of different kinds never compare or convert into each other silently.
@@ -17,6 +17,10 @@ pub struct LayerId(pub u64);
 /// A superposition of a group of volumes. Never reused within a pool. 0 is never valid.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SuperId(pub u64);
+
+/// A move of a volume from one pool to another: a number drawn at random, equal in both pools' records.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MoveId(pub u64);
 
 /// The right to write one version of one volume: a secret 128-bit number, 32 hex digits as text.
 ///
@@ -39,6 +43,12 @@ impl fmt::Display for LayerId {
 impl fmt::Display for SuperId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "s{}", self.0)
+    }
+}
+
+impl fmt::Display for MoveId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "m{:016x}", self.0)
     }
 }
 

@@ -15,7 +15,7 @@ mod units;
 pub use export::{ExportAccess, ExportName, ExportNameError, MAX_NAME_BYTES, check_volume_name};
 pub use fault::{FaultKind, ParseTaskKindError, RecoveryLevel, TaskKind};
 pub use hex::{hex_decode, hex_encode};
-pub use ids::{LayerId, LeaseId, ParseLeaseIdError, SuperId, VolumeId};
+pub use ids::{LayerId, LeaseId, MoveId, ParseLeaseIdError, SuperId, VolumeId};
 pub use share::{BURST_MS_MAX, Share, WEIGHT_MAX};
 pub use status::IoStatus;
 pub use units::{

@@ -5,6 +5,7 @@
 
 use crate::codec::{Malformed, Reader, Writer};
 use crate::entry::Entry;
+use crate::moving::Stage;
 use crate::op::{ObservationRule, VolumeKind};
 use crate::settings::Settings;
 use crate::superposition::{Phase, Race};
@@ -56,6 +57,18 @@ pub(crate) struct Volume {
     pub(crate) settings: Settings,
 }
 
+impl Volume {
+    /// The copy of a volume that is still moving here: nobody sees it.
+    pub(crate) fn is_incoming(&self) -> bool {
+        self.settings.moving.is_some_and(|m| matches!(m.stage, Stage::Incoming { .. }))
+    }
+
+    /// Closed for good unless its move fails: the volume may be another pool's already.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.settings.moving.is_some_and(|m| matches!(m.stage, Stage::Sealed { .. }))
+    }
+}
+
 /// A volume's part in a race: equal in every member of the group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RaceRef {
@@ -95,7 +108,8 @@ impl Catalog {
 
     pub(crate) fn by_name(&self, name: &str) -> Option<&Volume> {
         // Names are looked up by operators and at attach, never on the data path.
-        self.volumes.values().find(|v| v.name == name)
+        // A copy on its way in is not a volume yet, whatever its name.
+        self.volumes.values().find(|v| v.name == name && !v.is_incoming())
     }
 
     /// Records a volume and moves the counters past everything it names.

@@ -9,6 +9,7 @@ pub mod device;
 pub mod engine;
 pub mod fault;
 pub mod mem;
+pub mod migrate;
 pub mod op;
 pub mod superposition;
 
@@ -22,6 +23,8 @@ mod crypt;
 mod entry;
 mod journal;
 mod layout;
+mod move_op;
+mod moving;
 mod settings;
 
 pub use catalog::VOLUME_BYTES_MAX;

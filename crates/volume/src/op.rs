@@ -7,6 +7,7 @@ use crate::crypt::{NewEncryption, Secret};
 use crate::mem::Buf;
 use segue_types::{IoStatus, LayerId, LeaseId, Nanos, Share, SuperId, VolumeId};
 
+pub use crate::move_op::{CHUNK_BLOCKS, Chunk, END_BLOCK, MoveOp, MoveReply, MoveStage, MoveState, Passport, Piece};
 pub use segue_types::api::{ObservationRule, SuperPhase, VolumeKind};
 
 /// The driver's own mark on a request; comes back in its reply.
@@ -234,6 +235,8 @@ pub enum AdminOp {
     Collapse { name: String, super_id: SuperId },
     /// End a superposition in favour of the primary; the children are dropped. Reply: `Done`. Idempotent.
     Abort { name: String, super_id: SuperId },
+    /// Part of the move of a volume from or to another pool. Replies: see [`MoveOp`].
+    Move(MoveOp),
     /// State of the pool. Reply: `Pool`.
     PoolStatus,
     /// Write a checkpoint now. Reply: `Done` when it is durable.
@@ -263,6 +266,8 @@ pub enum AdminReply {
     Super { super_id: SuperId, epochs: Vec<u64> },
     /// Who won.
     Collapsed { promoted: bool },
+    /// About a move.
+    Move(MoveReply),
     /// State of the pool.
     Pool(PoolState),
     /// Progress of a scrub.
@@ -403,6 +408,9 @@ pub enum AdminError {
     /// The pool or its catalogue is full: delete something.
     #[error("no space left in the pool")]
     NoSpace,
+    /// A block or map page does not match its checksum, or the drive failed at it: see the pool's events.
+    #[error("a block could not be read back as it was written; `segue node events` tells which")]
+    Corrupt,
     /// The drive failed; the pool refuses changes until it is reopened.
     #[error("the pool's drive failed; reopen the pool after fixing it")]
     Poisoned,

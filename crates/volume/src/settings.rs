@@ -4,11 +4,13 @@
 //! Invariant: a setting this program does not know is refused, never dropped: it may be what protects the data.
 
 use crate::codec::{Malformed, Reader, Writer};
+use crate::moving::Moving;
 use segue_types::Share;
 
 const ENCRYPTION: u8 = 1;
 const ACCESS: u8 = 2;
 const SHARE: u8 = 3;
+const MOVING: u8 = 4;
 
 /// How the volume's blocks are encrypted: AES-256-XTS with a key that is never on the drive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) encryption: Option<Encryption>,
     pub(crate) access: Option<Access>,
     pub(crate) share: Option<Share>,
+    /// The volume's part in a move to another pool.
+    pub(crate) moving: Option<Moving>,
 }
 
 impl Settings {
@@ -83,6 +87,9 @@ impl Settings {
                 out.put_u32(s.latency_target_us);
             });
         }
+        if let Some(m) = &self.moving {
+            put(MOVING, &|out| m.encode(out));
+        }
     }
 
     /// Reads what `encode` wrote.
@@ -107,6 +114,7 @@ impl Settings {
                     settings.encryption = Some(Encryption { salt, check });
                 }
                 ACCESS => settings.access = Some(Access { generation: field.u64()?, secret: field.array()? }),
+                MOVING => settings.moving = Some(Moving::decode(&mut field)?),
                 SHARE => settings.share = Some(decode_share(&mut field)?),
                 unknown => return Err(Malformed::TooNew(unknown)),
             }
@@ -134,12 +142,15 @@ fn decode_share(r: &mut Reader<'_>) -> Result<Share, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::moving::Stage;
+    use segue_types::MoveId;
 
     fn full() -> Settings {
         Settings {
             encryption: Some(Encryption { salt: [1; 16], check: [2; 32] }),
             access: Some(Access { secret: [3; 32], generation: 4 }),
             share: Some(Share { reserve_iops: 5, limit_iops: 6, ..Share::default() }),
+            moving: Some(Moving { id: MoveId(7), peer: [8; 16], round: 9, stage: Stage::Arrived }),
         }
     }
 
@@ -151,6 +162,7 @@ mod tests {
             Settings { encryption: None, ..all },
             Settings { access: None, ..all },
             Settings { share: None, ..all },
+            Settings { moving: None, ..all },
             Settings::default(),
         ] {
             let mut bytes = Vec::new();
@@ -167,7 +179,7 @@ mod tests {
         let mut bytes = vec![1, 200, 2, 0, 9, 9];
         assert_eq!(Settings::decode(&mut Reader::new(&bytes)), Err(Malformed::TooNew(200)));
         bytes.clear();
-        Settings { encryption: None, access: None, ..full() }.encode(&mut bytes);
+        Settings { share: full().share, ..Settings::default() }.encode(&mut bytes);
         let field = bytes[1..].to_vec();
         bytes.extend(field);
         bytes[0] = 2;

@@ -44,7 +44,7 @@ impl Refusal {
             AdminError::Fenced => (ApiErrorKind::Fenced, "; get a new one with `segue lease acquire`"),
             AdminError::Conflict(_) => (ApiErrorKind::Conflict, ""),
             AdminError::NoSpace => (ApiErrorKind::NoSpace, "; delete or discard something"),
-            AdminError::Poisoned => (ApiErrorKind::Io, ""),
+            AdminError::Corrupt | AdminError::Poisoned => (ApiErrorKind::Io, ""),
         };
         Refusal::new(kind, format!("{subject}: {error}{fix}"))
     }

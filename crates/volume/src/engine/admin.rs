@@ -10,7 +10,7 @@ use crate::catalog::{Branch, NOTE_BYTES_MAX, VOLUME_BYTES_MAX, Volume};
 use crate::crypt::NewEncryption;
 use crate::journal::Change;
 use crate::mem::Mem;
-use crate::op::{AdminError, AdminOp, AdminReply, Out, PoolState, SuperPhase, Tag, VolumeKind, VolumeState};
+use crate::op::{AdminError, AdminOp, AdminReply, MoveOp, Out, PoolState, SuperPhase, Tag, VolumeKind, VolumeState};
 use crate::settings::Settings;
 use crate::superposition::Phase;
 use segue_types::api::ObservationRule;
@@ -22,7 +22,6 @@ const CATALOGUE_MARGIN_BYTES: usize = 16 << 10;
 impl Engine {
     /// Runs queued operations while the journal has room for what they change.
     pub(crate) fn run_admin_queue(&mut self, mem: &mut Mem, out: &mut Out) {
-        let _ = mem;
         while !self.admin_queue.is_empty() {
             if !self.log.admin_room() && self.poisoned.is_none() {
                 self.commit.want();
@@ -32,13 +31,13 @@ impl Engine {
             let (tag, op) = self.admin_queue.pop_front().expect("not empty");
             let (attaches, leases) = (self.copy_attaches(), self.ephemeral_leases());
             self.recover.admin = Some(Box::new(AdminUndo { tag, op: op.clone(), attaches, leases }));
-            self.run_admin(tag, op, out);
+            self.run_admin(tag, op, mem, out);
             self.fault_point(TaskKind::Admin, "before the answer");
             self.settle(out);
         }
     }
 
-    fn run_admin(&mut self, tag: Tag, op: AdminOp, out: &mut Out) {
+    fn run_admin(&mut self, tag: Tag, op: AdminOp, mem: &mut Mem, out: &mut Out) {
         let reads = matches!(
             op,
             AdminOp::List
@@ -49,6 +48,7 @@ impl Engine {
                 | AdminOp::Attach { .. }
                 | AdminOp::Unlock { .. }
                 | AdminOp::Lock { .. }
+                | AdminOp::Move(MoveOp::List | MoveOp::Measure { .. })
         );
         if self.poisoned.is_some() && !reads {
             out.admin.push((tag, Err(AdminError::Poisoned)));
@@ -59,6 +59,15 @@ impl Engine {
             self.ckpt.want_for(tag);
             return;
         }
+        let op = match op {
+            AdminOp::Move(MoveOp::Read { id, round, from_block }) => {
+                return self.start_move_read(tag, id, round, from_block, mem, out);
+            }
+            AdminOp::Move(MoveOp::Write { id, round, chunk, durable }) => {
+                return self.start_move_write(tag, id, round, chunk, durable, mem, out);
+            }
+            op => op,
+        };
         match self.admin(op) {
             Err(error) => out.admin.push((tag, Err(error))),
             Ok(reply) if reads => out.admin.push((tag, Ok(reply))),
@@ -72,11 +81,17 @@ impl Engine {
                 self.create(name, size_bytes, rule, token_sha256, encryption)
             }
             AdminOp::List => {
-                let mut all: Vec<_> = self.catalog.volumes.values().map(|v| self.state_of(v)).collect();
+                let mut all: Vec<_> = {
+                    let shown = self.catalog.volumes.values().filter(|v| !v.is_incoming());
+                    shown.map(|v| self.state_of(v)).collect()
+                };
                 all.sort_by(|a, b| a.name.cmp(&b.name));
                 Ok(AdminReply::Volumes(all))
             }
-            AdminOp::Show { name } => self.volume_reply(self.volume_id(&name)?),
+            AdminOp::Show { name } => {
+                let id = self.catalog.by_name(&name).ok_or(AdminError::NotFound)?.id;
+                self.volume_reply(id)
+            }
             AdminOp::Resize { name, size_bytes } => self.resize(&name, size_bytes),
             AdminOp::Rename { name, to } => self.rename(&name, to),
             AdminOp::Delete { name } => self.delete(&name),
@@ -96,6 +111,7 @@ impl Engine {
             }
             AdminOp::Collapse { name, super_id } => self.collapse(&name, super_id),
             AdminOp::Abort { name, super_id } => self.abort(&name, super_id),
+            AdminOp::Move(op) => self.move_op(op),
             AdminOp::PoolStatus => Ok(AdminReply::Pool(self.pool_state())),
             AdminOp::ScrubStart => {
                 self.start_scrub();
@@ -118,7 +134,7 @@ impl Engine {
         Ok(())
     }
 
-    fn check_new_name(&self, name: &str) -> Result<(), AdminError> {
+    pub(crate) fn check_new_name(&self, name: &str) -> Result<(), AdminError> {
         check_volume_name(name).map_err(|_| {
             AdminError::Invalid("a name is 1 to 64 of a-z A-Z 0-9 . _ - and does not begin with . or -")
         })?;
@@ -216,6 +232,9 @@ impl Engine {
         if volume.child.is_some() {
             return Err(AdminError::Conflict("a superposition is running; collapse or abort it first"));
         }
+        if self.is_leaving(id) {
+            return Err(AdminError::Conflict("it is being moved to another pool; abort the move first"));
+        }
         if self.is_attached(id) {
             return Err(AdminError::Conflict("somebody is attached to it; detach first"));
         }
@@ -242,8 +261,9 @@ impl Engine {
             VolumeKind::Snapshot => base,
             VolumeKind::Volume => self.new_layer(Some(base)),
         };
-        // The blocks are shared and with them the key; a share is granted to each volume by name.
-        let settings = Settings { share: None, ..settings };
+        // The blocks are shared and with them the key; a share is granted to each volume by name, and a move takes the
+        // volume along, not its snapshots and clones.
+        let settings = Settings { share: None, moving: None, ..settings };
         self.enrol(to, kind, rule, token_sha256, settings, Branch { head, size_bytes, lease: None })
     }
 

@@ -12,7 +12,7 @@ use crate::journal::Change;
 use crate::mem::Mem;
 use crate::op::Out;
 use segue_types::{LayerId, TaskKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Leaves cleaned in one turn, so that clients wait at most for these.
 const LEAVES_PER_TURN: usize = 8;
@@ -129,6 +129,7 @@ impl Engine {
                 *heads.entry(child.head).or_default() += 1;
             }
         }
+        let pinned: BTreeSet<LayerId> = self.move_pins();
         let mut best: Option<LayerId> = None;
         let mut mark = None;
         for layer in self.catalog.layers.values() {
@@ -139,7 +140,8 @@ impl Engine {
             if !heads.contains_key(&layer.id) && !children.contains_key(&layer.id) {
                 mark = Some((layer.id, layer.parent, false));
             } else if let Some(parent) = layer.parent.and_then(|p| self.catalog.layers.get(&p)) {
-                let alone = children.get(&parent.id) == Some(&1) && !heads.contains_key(&parent.id);
+                let apart = pinned.contains(&layer.id) || pinned.contains(&parent.id);
+                let alone = children.get(&parent.id) == Some(&1) && !heads.contains_key(&parent.id) && !apart;
                 if alone && mark.is_none() {
                     mark = Some((layer.id, layer.parent, true));
                 }
@@ -260,6 +262,9 @@ impl Engine {
             }
         }
         for volume in self.catalog.volumes.values_mut() {
+            if let Some(moving) = &mut volume.settings.moving {
+                moving.merged(id, layer.parent);
+            }
             for branch in std::iter::once(&mut volume.primary).chain(volume.child.as_mut()) {
                 if branch.head == id {
                     branch.head = layer.parent.expect("only a merged layer is still a head");

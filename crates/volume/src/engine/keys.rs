@@ -11,11 +11,30 @@ use crate::catalog::Volume;
 use crate::crypt::{Cipher, NewEncryption, Secret};
 use crate::mem::{Buf, Mem};
 use crate::op::{AdminError, AdminReply, AttachId};
+use std::sync::Arc;
 
 /// A volume's cipher, shared by its clones and snapshots: they have its salt.
 pub(crate) struct Key {
     salt: [u8; 16],
-    cipher: Box<Cipher>,
+    cipher: Arc<Cipher>,
+}
+
+/// The key of a volume that moves to another pool, on its way there in memory; wiped with its last holder.
+#[derive(Clone)]
+pub(crate) struct CarriedKey(Option<Arc<Cipher>>);
+
+impl PartialEq for CarriedKey {
+    fn eq(&self, other: &CarriedKey) -> bool {
+        self.0.is_some() == other.0.is_some()
+    }
+}
+
+impl Eq for CarriedKey {}
+
+impl std::fmt::Debug for CarriedKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CarriedKey {{ present: {} }}", self.0.is_some())
+    }
 }
 
 impl Engine {
@@ -42,7 +61,7 @@ impl Engine {
     /// A new volume's key; the volume is unlocked.
     pub(crate) fn adopt_key(&mut self, new: &NewEncryption) {
         let cipher = new.record().unlock(&new.secret).expect("the record was made from this secret");
-        self.keep_key(Key { salt: new.salt, cipher });
+        self.keep_key(Key { salt: new.salt, cipher: Arc::from(cipher) });
     }
 
     pub(crate) fn unlock(&mut self, name: &str, secret: &Secret) -> Result<AdminReply, AdminError> {
@@ -54,7 +73,7 @@ impl Engine {
         // A wrong secret is refused also when the right one is here: who asks must learn what he holds.
         let cipher = encryption.unlock(secret).ok_or(AdminError::WrongKey)?;
         if !self.is_unlocked(volume) {
-            self.keep_key(Key { salt: encryption.salt, cipher });
+            self.keep_key(Key { salt: encryption.salt, cipher: Arc::from(cipher) });
         }
         self.volume_reply(id)
     }
@@ -74,6 +93,21 @@ impl Engine {
             self.keys[key as usize] = None;
         }
         self.volume_reply(id)
+    }
+
+    /// The key of a volume that leaves, if it is here. A locked volume moves too, and stays locked.
+    pub(crate) fn carry_key(&self, volume: &Volume) -> CarriedKey {
+        let place = self.key_of(volume).ok().filter(|at| *at != NIL);
+        CarriedKey(place.and_then(|at| self.keys[at as usize].as_ref()).map(|key| key.cipher.clone()))
+    }
+
+    /// Takes in the key that came with a volume.
+    pub(crate) fn take_key(&mut self, volume: &Volume, key: &CarriedKey) {
+        if let (Some(encryption), CarriedKey(Some(cipher))) = (volume.settings.encryption, key)
+            && !self.is_unlocked(volume)
+        {
+            self.keep_key(Key { salt: encryption.salt, cipher: cipher.clone() });
+        }
     }
 
     /// Drops keys that no volume needs any more.

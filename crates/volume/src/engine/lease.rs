@@ -62,7 +62,7 @@ impl Engine {
     /// change it in between.
     pub(crate) fn bind(&self, id: AttachId) -> Result<Bound, IoStatus> {
         let attach = self.attaches.get(id.0 as usize).filter(|a| a.live && !a.fenced).ok_or(IoStatus::Fenced)?;
-        let volume = self.catalog.volumes.get(&attach.volume).ok_or(IoStatus::Fenced)?;
+        let volume = self.catalog.volumes.get(&attach.volume).filter(|v| !v.is_sealed()).ok_or(IoStatus::Fenced)?;
         let branch = match attach.role {
             Role::Primary | Role::ReadOnly => &volume.primary,
             Role::Child => volume.child.as_ref().ok_or(IoStatus::Fenced)?,
@@ -124,10 +124,22 @@ impl Engine {
         self.attaches.clone()
     }
 
+    /// True while a request on the volume has no answer.
+    pub(crate) fn is_busy(&self, volume: VolumeId) -> bool {
+        self.attaches.iter().any(|a| a.volume == volume && a.in_flight > 0)
+    }
+
     /// Fences every attachment of this role.
     pub(crate) fn fence_attaches(&mut self, volume: VolumeId, role: Role) {
         self.fault_point(TaskKind::Admin, "before a fence");
         for attach in self.attaches.iter_mut().filter(|a| a.volume == volume && a.role == role) {
+            attach.fenced = true;
+        }
+    }
+
+    /// Fences every attachment of the volume.
+    pub(crate) fn fence_volume(&mut self, volume: VolumeId) {
+        for attach in self.attaches.iter_mut().filter(|a| a.volume == volume) {
             attach.fenced = true;
         }
     }
@@ -154,6 +166,7 @@ impl Engine {
         if !token_matches(volume.token_sha256.as_ref(), token.as_ref()) {
             return Err(AdminError::Denied);
         }
+        check_open(volume)?;
         let (id, key) = (volume.id, self.key_of(volume)?);
         let (role, lease) = match mode {
             AttachMode::ReadOnly => (Role::ReadOnly, None),
@@ -270,12 +283,23 @@ impl Engine {
         Ok(AdminReply::Done)
     }
 
+    /// The volume of this name, if it may be changed here and now.
     pub(crate) fn volume_id(&self, name: &str) -> Result<VolumeId, AdminError> {
-        self.catalog.by_name(name).map(|v| v.id).ok_or(AdminError::NotFound)
+        let volume = self.catalog.by_name(name).ok_or(AdminError::NotFound)?;
+        check_open(volume)?;
+        Ok(volume.id)
     }
 
     pub(crate) fn holder(volume: &Volume) -> Option<Holder> {
         volume.primary.lease.as_ref().map(holder_of)
+    }
+}
+
+/// Errs while the volume is being handed to another pool.
+fn check_open(volume: &Volume) -> Result<(), AdminError> {
+    match volume.is_sealed() {
+        true => Err(AdminError::Conflict("the volume is being handed over to another pool; ask again in a moment")),
+        false => Ok(()),
     }
 }
 

@@ -5,8 +5,8 @@
 //!
 //! Reading order: `slots` (what is in flight), `map` (finding and changing map pages), `data` (reads and writes),
 //! `punch` (discard and zeroes), `commit` (journal), `checkpoint`, `space` (when freed blocks may be reused), `admin`,
-//! `lease`, `race` (super and collapse), `clean` (merge and drop), `scrub`, `open` (format, open, replay), `recover`
-//! (after a panic at a point where the state was whole), `restart` (after any other).
+//! `lease`, `race` (super and collapse), `clean` (merge and drop), `scrub`, `moves` (to another pool), `open` (format,
+//! open, replay), `recover` (after a panic at a point where the state was whole), `restart` (after any other).
 
 mod admin;
 mod checkpoint;
@@ -14,9 +14,12 @@ mod clean;
 mod commit;
 mod data;
 mod inspect;
-mod keys;
+pub(crate) mod keys;
 mod lease;
 mod map;
+mod move_read;
+mod move_write;
+mod moves;
 mod open;
 mod punch;
 mod race;
@@ -81,6 +84,8 @@ pub struct Engine {
     space: space::Space,
     clean: clean::Clean,
     scrub: scrub::Scrub,
+    move_read: move_read::MoveRead,
+    move_write: move_write::MoveWrite,
     /// Scratch blocks for unaligned edges.
     scratch: Vec<Buf>,
     /// A run of zeroes to write from.
@@ -140,6 +145,8 @@ impl Engine {
         self.commit.release(mem);
         self.ckpt.release(mem);
         self.scrub.release(mem);
+        self.move_read.release(mem);
+        self.move_write.release(mem);
         for buf in self.scratch.drain(..) {
             mem.free(buf);
         }
@@ -168,7 +175,8 @@ impl Engine {
 
     fn wake_at(&self) -> Option<Nanos> {
         let clean = self.clean.runnable() && !self.commit.answers_admin();
-        if self.poisoned.is_none() && (clean || self.scrub.runnable()) {
+        let background = self.poisoned.is_none() && (clean || self.scrub.runnable());
+        if background || self.move_read.runnable() {
             return Some(0);
         }
         self.commit_due_at()
@@ -178,6 +186,7 @@ impl Engine {
     fn background(&mut self, mem: &mut Mem, out: &mut Out) {
         self.recover.unit = Unit::Other;
         self.retry_stalled();
+        self.run_move_read(mem, out);
         if self.poisoned.is_some() {
             return;
         }
@@ -203,6 +212,8 @@ impl Engine {
                 self.scrub.unpark();
                 return;
             }
+            Work::MoveRead => return self.run_move_read(mem, out),
+            Work::MoveWrite => return self.run_move_write(mem, out),
         };
         if let Err(halt) = result {
             self.park(op, halt, out);
@@ -226,6 +237,8 @@ impl Engine {
             Work::Client => self.fail_client(op, IoStatus::Io, out),
             Work::Clean => self.clean.fail(),
             Work::Scrub => self.scrub.page_failed(),
+            Work::MoveRead => self.fail_move_read(crate::op::AdminError::Corrupt, out),
+            Work::MoveWrite => self.fail_move_write(crate::op::AdminError::Corrupt, out),
         }
     }
 
@@ -247,6 +260,8 @@ impl Engine {
             IoUse::CommitFlush => self.commit_flushed(errno, mem, out),
             IoUse::CkptPage { slot, buf } => self.ckpt_page_written(slot, buf, errno, out),
             IoUse::Ckpt => self.ckpt_io_done(errno, out),
+            IoUse::MoveRead => self.move_read_io_done(errno, mem, out),
+            IoUse::MoveWrite => self.move_write_io_done(errno, mem, out),
             IoUse::Scrub { read } => self.scrub_io_done(read, errno, mem, out),
         }
     }

@@ -7,6 +7,8 @@ use super::checkpoint::{BitmapPage, Checkpoint, STAGE_BYTES};
 use super::clean::Clean;
 use super::commit::{Commit, Log};
 use super::data::BLOCK;
+use super::move_read::MoveRead;
+use super::move_write::MoveWrite;
 use super::punch::ZERO_RUN_BLOCKS;
 use super::recover::Recover;
 use super::restart::Tail;
@@ -27,7 +29,7 @@ use crate::layout::{
     FORMAT_VERSION, Layout, POOL_BYTES_MAX, POOL_BYTES_MIN, RECORD_BYTES_MAX, Superblock, SuperblockError,
 };
 use crate::mem::{MAX_BUF_BYTES, Mem};
-use crate::op::{Event, IoKind, Out};
+use crate::op::{CHUNK_BLOCKS, Event, IoKind, Out};
 use segue_types::{BLOCK_BYTES, LayerId};
 use std::collections::VecDeque;
 
@@ -121,7 +123,8 @@ impl Engine {
     pub fn mem_bytes(options: &EngineOptions) -> u64 {
         let pages = (options.cache_bytes / BLOCK_BYTES).max(CACHE_PAGES_MIN as u64);
         let fixed = RECORD_BYTES_MAX + STAGE_BYTES as u64 + (SCRUB_BLOCKS as u64) * BLOCK_BYTES;
-        let small = (SCRATCH_BLOCKS as u64 + ZERO_RUN_BLOCKS) * BLOCK_BYTES;
+        let moves = 2 * CHUNK_BLOCKS as u64 * BLOCK_BYTES;
+        let small = moves + (SCRATCH_BLOCKS as u64 + ZERO_RUN_BLOCKS) * BLOCK_BYTES;
         (pages + pages / 2) * BLOCK_BYTES + fixed + small + 2 * MAX_BUF_BYTES as u64
     }
 
@@ -270,12 +273,14 @@ impl Engine {
         let record = mem.alloc(RECORD_BYTES_MAX as usize).ok_or(OpenError::Memory)?;
         let stage = mem.alloc(STAGE_BYTES).ok_or(OpenError::Memory)?;
         let scrub_buf = mem.alloc(SCRUB_BLOCKS * BLOCK).ok_or(OpenError::Memory)?;
+        let moving = [(); 2].map(|()| mem.alloc(CHUNK_BLOCKS * BLOCK));
+        let [Some(move_out), Some(move_in)] = moving else { return Err(OpenError::Memory) };
         let zeroes = mem.alloc(ZERO_RUN_BLOCKS as usize * BLOCK).ok_or(OpenError::Memory)?;
         mem.get_mut(zeroes).fill(0);
         let scratch = (0..SCRATCH_BLOCKS).map(|_| mem.alloc(BLOCK)).collect::<Option<Vec<_>>>();
         let scratch = scratch.ok_or(OpenError::Memory)?;
         let mut holdings = cache.buffers().to_vec();
-        holdings.extend([record, stage, scrub_buf, zeroes]);
+        holdings.extend([record, stage, scrub_buf, zeroes, move_out, move_in]);
         holdings.extend(&scratch);
         Ok(Engine {
             now: 0,
@@ -288,6 +293,8 @@ impl Engine {
             keys: Vec::new(),
             clean: Clean::new(&mut ops),
             scrub: Scrub::new(&mut ops, scrub_buf),
+            move_read: MoveRead::new(&mut ops, move_out),
+            move_write: MoveWrite::new(&mut ops, move_in),
             ops,
             ios: Ios::new(1024),
             ready: VecDeque::with_capacity(1024),

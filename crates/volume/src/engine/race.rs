@@ -48,6 +48,8 @@ impl Engine {
             let (primary, child) = (self.new_layer(Some(base)), self.new_layer(Some(base)));
             let lease = Lease { id: *lease, holder: holder.to_owned(), since_unix_ms: now_unix_ms, durable: true };
             let volume = self.catalog.volumes.get_mut(id).expect("looked up before");
+            // Recovery goes before housekeeping: a move of the volume ends here and may begin again later.
+            volume.settings.moving = None;
             volume.primary.head = primary;
             let size_bytes = volume.primary.size_bytes;
             volume.child = Some(Branch { head: child, size_bytes, lease: Some(lease) });

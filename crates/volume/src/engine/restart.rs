@@ -9,6 +9,7 @@ use super::commit::Waiter;
 use super::data::BLOCK;
 use super::keys::Key;
 use super::lease::Attach;
+use super::move_write::Reached;
 use super::open::{OpenError, data_arrived, or_too_new};
 use super::slots::{IoUse, Work};
 use crate::catalog::Lease;
@@ -49,6 +50,7 @@ pub struct Salvage {
     admin: Vec<(Tag, AdminReply)>,
     admin_again: Vec<(Tag, AdminOp)>,
     scrubbing: bool,
+    reached: Option<Reached>,
     closing: bool,
     /// Why the pool cannot be trusted any more.
     broken: Option<i32>,
@@ -141,7 +143,9 @@ impl Engine {
         let undone = again.as_ref().map(|(tag, _)| *tag);
         let waiters = self.ckpt.take_waiters().filter(|tag| Some(*tag) != undone);
         admin.extend(waiters.map(|tag| (tag, AdminReply::Done)));
-        let admin_again = again.into_iter().chain(self.admin_queue.drain(..)).collect();
+        let moves = self.move_read.take_over().into_iter().chain(self.move_write.take_over());
+        let moves = moves.filter(|(tag, _)| Some(*tag) != undone).map(|(tag, op)| (tag, AdminOp::Move(op)));
+        let admin_again = again.into_iter().chain(moves).chain(self.admin_queue.drain(..)).collect();
         Salvage {
             options: self.options,
             uses: self.ios.take_uses(),
@@ -155,6 +159,7 @@ impl Engine {
             admin,
             admin_again,
             scrubbing: self.scrub.is_on(),
+            reached: self.move_write.reached(),
             closing: self.closing,
             broken: self.poisoned,
             counts: Counts {
@@ -216,6 +221,7 @@ impl Engine {
                 volume.primary.lease = Some(lease);
             }
         }
+        self.move_write.restore(salvage.reached.take());
         if salvage.scrubbing {
             self.start_scrub();
         }

@@ -18,6 +18,8 @@ pub(crate) enum Work {
     Client,
     Clean,
     Scrub,
+    MoveRead,
+    MoveWrite,
 }
 
 /// How far an operation is.
@@ -204,11 +206,19 @@ pub(crate) enum IoUse {
     /// The flush behind a record.
     CommitFlush,
     /// A map page of a checkpoint.
-    CkptPage { slot: u32, buf: Buf },
+    CkptPage {
+        slot: u32,
+        buf: Buf,
+    },
     /// Anything else of a checkpoint.
     Ckpt,
     /// A run of blocks of the scrub.
-    Scrub { read: u32 },
+    Scrub {
+        read: u32,
+    },
+    /// Blocks of a volume that moves away, or to this pool.
+    MoveRead,
+    MoveWrite,
 }
 
 /// The I/O in flight.

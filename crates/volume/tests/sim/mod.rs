@@ -7,6 +7,7 @@
 
 pub mod content;
 pub mod model;
+pub mod moves;
 pub mod rescue;
 pub mod scene;
 pub mod torture;
@@ -114,8 +115,13 @@ pub struct Setup {
 
 /// An image with a fresh, empty pool.
 pub fn formatted(setup: &Setup) -> Image {
+    formatted_as(setup, [0x5e; 16])
+}
+
+/// The same, of this identity.
+pub fn formatted_as(setup: &Setup, uuid: [u8; 16]) -> Image {
     let mut drive = Drive::new(Image::new(setup.drive_bytes), setup.timing, Chance::new(setup.seed));
-    let options = FormatOptions { uuid: [0x5e; 16], force: false };
+    let options = FormatOptions { uuid, force: false };
     Engine::format(&mut DriveDev(&mut drive), &options).expect("an empty drive of this size can be formatted");
     drive.cut(Cut::KeepsNone)
 }
