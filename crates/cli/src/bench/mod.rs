@@ -12,6 +12,7 @@ mod open;
 mod peers;
 mod pool;
 mod process;
+mod rcs;
 mod replay;
 mod sparse;
 mod stats;
@@ -40,6 +41,8 @@ enum Bench {
     Handover(handover::Args),
     /// CPU and memory of a node that nobody uses.
     Idle(idle::Args),
+    /// Recovery-conscious scheduling on real threads: what groups and clean-up blocks cost, what a faulty group does.
+    Rcs(rcs::Args),
     /// Opening a pool of which a tebibyte is mapped, and its memory.
     Open(open::Args),
 }
@@ -52,6 +55,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Bench::NbdPeers(args) => peers::run(&args, global),
         Bench::Handover(args) => handover::run(&args, global),
         Bench::Idle(args) => idle::run(&args, global),
+        Bench::Rcs(args) => rcs::run(&args, global),
         Bench::Open(args) => open::run(&args, global),
     }
 }
