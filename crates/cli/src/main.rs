@@ -15,6 +15,7 @@ mod drill;
 mod exit;
 mod failover;
 mod out;
+mod reproduce;
 
 use clap::Parser;
 use exit::ExitCode;
@@ -86,6 +87,8 @@ nouns! {
     Load => drill::load_cmd;
     /// Measurements against limits and peers.
     Bench => bench;
+    /// Published experiments, run again beside the published figures.
+    Reproduce => reproduce;
     /// The node's configuration file.
     Config => cmd::config;
     /// Write shell completions to stdout.

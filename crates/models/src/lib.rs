@@ -2,3 +2,6 @@
 //!
 //! Owns: the models' parameters, their worlds and their figures. Never: a copy of a decision that a shipped machine makes.
 //! Invariant: a seed gives one result.
+
+pub mod rcs;
+pub mod summary;

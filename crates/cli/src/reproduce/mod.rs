@@ -1,0 +1,30 @@
+//! `segue reproduce`: published experiments, run again beside the published figures.
+//!
+//! Owns: the list of experiments and their JSON (`segue.reproduce.NAME.v1`). Never: runs a model's world itself.
+//! Invariant: every figure of ours is printed beside the paper's where there is one, with an interval.
+
+mod plot;
+mod rcs;
+
+use crate::Global;
+use crate::exit::ExitCode;
+
+/// Arguments of `segue reproduce`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Experiment {
+    /// Recovery-conscious scheduling (FAST 2008): the 8-way controller with and without faults, and up to 256 cores.
+    Rcs(rcs::Args),
+}
+
+/// Runs an experiment.
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    match args.experiment {
+        Experiment::Rcs(args) => rcs::run(&args, global),
+    }
+}
