@@ -107,8 +107,9 @@ const GRAIN: u32 = 10;
 
 /// What the paper only expects: 16, 64 and 256 cores, recoveries of 20 ms, 200 ms and 2 s. Each copy of the 8-way's work
 /// brings its own groups and hosts; all copies share all cores. Faults are rarer as recoveries get longer, so that
-/// the time spent in recoveries stays what it is at 20 ms.
-pub fn larger(cores: &[u16], recoveries_ms: &[u64]) -> Vec<Larger> {
+/// the time spent in recoveries stays what it is at 20 ms. `measure_ns_min` is simulated and counted at least, and eight
+/// recoveries.
+pub fn larger(cores: &[u16], recoveries_ms: &[u64], measure_ns_min: Nanos) -> Vec<Larger> {
     let mut all = Vec::new();
     let base = Setup { work: CACHE_STANDARD.coarser(GRAIN), ..Setup::default() };
     let dynamic = Setup { policy: Policy::Dynamic, ..base };
@@ -121,7 +122,7 @@ pub fn larger(cores: &[u16], recoveries_ms: &[u64]) -> Vec<Larger> {
                     copies: cores / super::CORES,
                     recovery_ns: recovery_ms * 1_000_000,
                     dispatches_per_fault: super::DISPATCHES_PER_FAULT / u64::from(GRAIN) * recovery_ms / 20,
-                    measure_ns: (8 * recovery_ms).max(1_000) * 1_000_000,
+                    measure_ns: (8 * recovery_ms * 1_000_000).max(measure_ns_min),
                     ..setup
                 };
                 all.push(Larger { policy, recovery_ms: *recovery_ms, setup });

@@ -93,7 +93,7 @@ fn coarser_tasks_carry_the_same_load() {
 #[test]
 fn larger_machines_keep_what_the_baseline_loses() {
     let kiops = |policy: &str, faults: bool| {
-        let cell = super::larger(&[64], &[200]).into_iter().find(|c| c.policy == policy).unwrap();
+        let cell = super::larger(&[64], &[200], 0).into_iter().find(|c| c.policy == policy).unwrap();
         run(&Setup { faults, measure_ns: 800_000_000, ..cell.setup }, 1).kiops
     };
     let good = kiops("dynamic", false);
