@@ -20,6 +20,9 @@ pub(crate) struct Alloc {
     cursor: u64,
     start: u64,
     end: u64,
+    /// Taken blocks per extent, where the drive is shared: a power of two of blocks each. Empty where it is not.
+    taken_in_extent: Vec<u32>,
+    extent_shift: u32,
 }
 
 impl Alloc {
@@ -36,6 +39,8 @@ impl Alloc {
             cursor: start,
             start,
             end,
+            taken_in_extent: vec![0; if layout.slices > 1 { layout.extents() as usize } else { 0 }],
+            extent_shift: layout.extent_blocks().trailing_zeros(),
         };
         for block in (0..start).chain(end..layout.bitmap_pages * BITS_PER_PAGE) {
             alloc.words[(block / 64) as usize] |= 1 << (block % 64);
@@ -52,6 +57,11 @@ impl Alloc {
             let free: u32 = words.iter().map(|w| w.count_zeros()).sum();
             self.free_in_page[page] = free as u16;
             self.free += u64::from(free);
+        }
+        for extent in 0..self.taken_in_extent.len() {
+            let first = self.start + ((extent as u64) << self.extent_shift);
+            let blocks = first..(first + (1 << self.extent_shift)).min(self.end);
+            self.taken_in_extent[extent] = blocks.filter(|block| self.is_set(*block)).count() as u32;
         }
     }
 
@@ -115,6 +125,7 @@ impl Alloc {
             *word |= bit;
             self.free -= 1;
             self.free_in_page[(block / BITS_PER_PAGE) as usize] -= 1;
+            self.count(block, 1);
             self.touch(block);
         }
     }
@@ -128,8 +139,22 @@ impl Alloc {
             *word &= !bit;
             self.free += 1;
             self.free_in_page[(block / BITS_PER_PAGE) as usize] += 1;
+            self.count(block, u32::MAX);
             self.touch(block);
         }
+    }
+
+    /// Adds to the count of the block's extent, wrapping.
+    fn count(&mut self, block: u64, n: u32) {
+        if !self.taken_in_extent.is_empty() {
+            let taken = &mut self.taken_in_extent[((block - self.start) >> self.extent_shift) as usize];
+            *taken = taken.wrapping_add(n);
+        }
+    }
+
+    /// Taken blocks of an extent of a shared drive.
+    pub(crate) fn taken_in_extent(&self, extent: u64) -> u32 {
+        self.taken_in_extent[extent as usize]
     }
 
     /// Bitmap pages in all.

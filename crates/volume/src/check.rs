@@ -10,6 +10,7 @@ use crate::entry::{Entry, FANOUT};
 use crate::mem::Mem;
 use crate::op::Out;
 use segue_types::{LayerId, VolumeId};
+use std::collections::BTreeMap;
 
 /// Something wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +54,20 @@ pub enum Finding {
         /// As found.
         found: u64,
     },
+    /// A block in use is not of an extent that this slice has leased: another slice may write over it.
+    NotLeased {
+        /// Block number on the drive.
+        at: u64,
+        /// Layer of the use.
+        layer: LayerId,
+    },
+    /// Two slices have leased the same extent.
+    LeasedTwice {
+        /// The extent.
+        extent: u32,
+        /// The second slice.
+        slice: u64,
+    },
     /// A volume maps blocks past its end.
     PastEnd {
         /// The volume.
@@ -89,6 +104,19 @@ impl CheckReport {
         self.findings_total == 0
     }
 
+    /// Adds what was found in another slice.
+    fn add(&mut self, other: CheckReport) {
+        self.findings_total += other.findings_total;
+        let room = 1000usize.saturating_sub(self.findings.len());
+        self.findings.extend(other.findings.into_iter().take(room));
+        self.leaked_blocks += other.leaked_blocks;
+        self.data_blocks += other.data_blocks;
+        self.map_pages += other.map_pages;
+        self.volumes += other.volumes;
+        self.layers += other.layers;
+        self.journal_pending |= other.journal_pending;
+    }
+
     fn found(&mut self, finding: Finding) {
         self.findings_total += 1;
         if self.findings.len() < 1000 {
@@ -111,9 +139,25 @@ struct Walk<'a> {
 /// # Errors
 /// [`OpenError`] when the pool is too damaged to be walked at all.
 pub fn check(dev: &mut dyn BlockDev) -> Result<CheckReport, OpenError> {
+    let mut whole = CheckReport::default();
+    let mut owners = BTreeMap::new();
+    for slice in 0..Engine::slices(dev)? {
+        let (report, leased) = check_slice(dev, slice)?;
+        for extent in leased {
+            if owners.insert(extent, slice).is_some() {
+                whole.found(Finding::LeasedTwice { extent, slice });
+            }
+        }
+        whole.add(report);
+    }
+    Ok(whole)
+}
+
+/// One slice, and the extents it has leased.
+fn check_slice(dev: &mut dyn BlockDev, slice: u64) -> Result<(CheckReport, Vec<u32>), OpenError> {
     let options = EngineOptions::default();
     let mut mem = Mem::new(4 * Engine::mem_bytes(&options) as usize);
-    let (engine, journal_pending) = Engine::load(dev, &mut mem, &options, None)?;
+    let (engine, journal_pending) = Engine::load(dev, &mut mem, &options, slice, None)?;
     let words = engine.bitmap_words();
     let mut walk = Walk {
         dev,
@@ -124,7 +168,8 @@ pub fn check(dev: &mut dyn BlockDev) -> Result<CheckReport, OpenError> {
         report: CheckReport { journal_pending, ..CheckReport::default() },
     };
     walk.layers()?;
-    Ok(walk.report)
+    let leased = walk.engine.leased_extents().unwrap_or_default();
+    Ok((walk.report, leased))
 }
 
 impl Walk<'_> {
@@ -153,7 +198,7 @@ impl Walk<'_> {
         }
         for block in self.engine.data_range() {
             let used = self.used[(block / 64) as usize] >> (block % 64) & 1 == 1;
-            if self.engine.is_taken(block) && !used {
+            if self.engine.is_taken(block) && self.engine.is_leased(block) && !used {
                 self.report.leaked_blocks += 1;
             }
         }
@@ -198,6 +243,9 @@ impl Walk<'_> {
         if !self.engine.data_range().contains(&at) {
             self.report.found(Finding::OutOfRange { at, layer });
             return;
+        }
+        if !self.engine.is_leased(at) {
+            self.report.found(Finding::NotLeased { at, layer });
         }
         let (word, bit) = ((at / 64) as usize, 1 << (at % 64));
         if self.used[word] & bit != 0 {

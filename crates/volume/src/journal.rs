@@ -88,6 +88,10 @@ pub(crate) enum Change {
     DeleteLayer(LayerId),
     /// A merged layer is empty: whatever stood on it stands on its parent.
     MergeDone(LayerId),
+    /// From here on this slice may use the blocks of these extents of the drive.
+    Lease { first: u32, count: u32 },
+    /// From here on it may not: none of their blocks is in use.
+    Return { first: u32, count: u32 },
 }
 
 const MAP: u8 = 1;
@@ -99,6 +103,8 @@ const DELETE_VOLUME: u8 = 6;
 const PUT_LAYER: u8 = 7;
 const DELETE_LAYER: u8 = 8;
 const MERGE_DONE: u8 = 9;
+const LEASE: u8 = 10;
+const RETURN: u8 = 11;
 
 /// Appends a `Map` without building a [`Change`]: the hot path.
 pub(crate) fn put_map(
@@ -160,6 +166,8 @@ pub(crate) fn put_change(out: &mut Vec<u8>, change: &Change) {
             out.put_u8(MERGE_DONE);
             out.put_u64(id.0);
         }
+        Change::Lease { first, count } => put_extents(out, LEASE, *first, *count),
+        Change::Return { first, count } => put_extents(out, RETURN, *first, *count),
     }
 }
 
@@ -167,6 +175,12 @@ fn put_leaf(out: &mut Vec<u8>, kind: u8, layer: LayerId, leaf: u64) {
     out.put_u8(kind);
     out.put_u64(layer.0);
     out.put_u32(leaf as u32);
+}
+
+fn put_extents(out: &mut Vec<u8>, kind: u8, first: u32, count: u32) {
+    out.put_u8(kind);
+    out.put_u32(first);
+    out.put_u32(count);
 }
 
 /// Reads the next change of a body.
@@ -209,6 +223,8 @@ pub(crate) fn read_change(r: &mut Reader<'_>) -> Result<Change, Malformed> {
         }
         DELETE_LAYER => Change::DeleteLayer(LayerId(r.u64()?)),
         MERGE_DONE => Change::MergeDone(LayerId(r.u64()?)),
+        LEASE => Change::Lease { first: r.u32()?, count: r.u32()? },
+        RETURN => Change::Return { first: r.u32()?, count: r.u32()? },
         _ => return Err(Malformed::Bytes),
     })
 }
@@ -255,6 +271,8 @@ mod tests {
             Change::DeleteLayer(LayerId(4)),
             Change::MergeDone(LayerId(5)),
             Change::DeleteVolume(VolumeId(6)),
+            Change::Lease { first: 7, count: 3 },
+            Change::Return { first: 8, count: 1 },
         ];
         let mut body = Vec::new();
         for change in &changes {

@@ -18,48 +18,90 @@ pub(crate) const BITS_PER_PAGE: u64 = BLOCK_BYTES * 8;
 /// Largest journal record, bytes.
 pub(crate) const RECORD_BYTES_MAX: u64 = 256 << 10;
 
-/// The regions of a pool, in blocks: superblocks at 0 and 1, then two checkpoint areas, two bitmaps, journal, data.
+/// Most slices of a drive.
+pub const SLICES_MAX: u64 = 64;
+
+/// The regions of a slice, in blocks: two superblocks, two checkpoint areas, two bitmaps, journal. The slices' regions
+/// stand one after another from block 0 on; behind them are the data blocks, which all slices share. A pool that is not
+/// divided is one slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub(crate) blocks: u64,
     pub(crate) area_blocks: u64,
     pub(crate) bitmap_pages: u64,
     pub(crate) journal_blocks: u64,
+    /// How many slices share the drive, and which one this is.
+    pub(crate) slices: u64,
+    pub(crate) slice: u64,
 }
 
 impl Layout {
-    /// The layout of a drive of this many bytes, or `None` when it is too small or too large.
+    /// The layout of an undivided drive of this many bytes, or `None` when it is too small or too large.
     pub(crate) fn for_capacity(bytes: u64) -> Option<Layout> {
-        if !(POOL_BYTES_MIN..=POOL_BYTES_MAX).contains(&bytes) {
+        Layout::of_slice(bytes, 1, 0)
+    }
+
+    /// The layout of one slice of a drive, or `None` when the drive is too small for so many, or too large.
+    pub(crate) fn of_slice(bytes: u64, slices: u64, slice: u64) -> Option<Layout> {
+        let few = (1..=SLICES_MAX).contains(&slices) && slice < slices;
+        if !few || !(POOL_BYTES_MIN.saturating_mul(slices)..=POOL_BYTES_MAX).contains(&bytes) {
             return None;
         }
         let blocks = bytes / BLOCK_BYTES;
+        let share = blocks / slices;
         let bitmap_pages = blocks.div_ceil(BITS_PER_PAGE);
         // The bitmap's table takes 16 bytes a page; the rest is for the catalogue of volumes and layers.
         let table = (bitmap_pages * 16).div_ceil(BLOCK_BYTES);
-        let catalogue = (blocks / 64).clamp(32, 16384);
-        let journal_blocks = (blocks / 32).clamp(512, 16384);
-        Some(Layout { blocks, area_blocks: 1 + table + catalogue, bitmap_pages, journal_blocks })
+        let catalogue = (share / 64).clamp(32, 16384);
+        let journal_blocks = (share / 32).clamp(512, 16384);
+        Some(Layout { blocks, area_blocks: 1 + table + catalogue, bitmap_pages, journal_blocks, slices, slice })
+    }
+
+    /// Blocks of the regions of one slice.
+    fn own_blocks(&self) -> u64 {
+        2 + 2 * self.area_blocks + 2 * self.bitmap_pages + self.journal_blocks
+    }
+
+    /// Block of superblock 0 or 1.
+    pub(crate) fn superblock(&self, which: u64) -> u64 {
+        self.slice * self.own_blocks() + which
     }
 
     /// First block of checkpoint area 0 or 1.
     pub(crate) fn area_start(&self, which: u64) -> u64 {
-        2 + which * self.area_blocks
+        self.superblock(0) + 2 + which * self.area_blocks
     }
 
     /// Block of bitmap page `page` in copy 0 or 1.
     pub(crate) fn bitmap_block(&self, page: u64, copy: u64) -> u64 {
-        2 + 2 * self.area_blocks + copy * self.bitmap_pages + page
+        self.superblock(0) + 2 + 2 * self.area_blocks + copy * self.bitmap_pages + page
     }
 
     /// First block of the journal.
     pub(crate) fn journal_start(&self) -> u64 {
-        2 + 2 * self.area_blocks + 2 * self.bitmap_pages
+        self.superblock(0) + 2 + 2 * self.area_blocks + 2 * self.bitmap_pages
     }
 
     /// First block that may hold data or map pages.
     pub(crate) fn data_start(&self) -> u64 {
-        self.journal_start() + self.journal_blocks
+        self.slices * self.own_blocks()
+    }
+
+    /// Blocks of an extent, the unit in which slices lease data blocks: 1 to 16 MiB, about a thousand to a drive.
+    pub(crate) fn extent_blocks(&self) -> u64 {
+        let data = self.blocks - self.data_start();
+        (data / 1024).next_power_of_two().clamp(256, 4096)
+    }
+
+    /// Extents of the drive; the last may be short.
+    pub(crate) fn extents(&self) -> u64 {
+        (self.blocks - self.data_start()).div_ceil(self.extent_blocks())
+    }
+
+    /// The blocks of an extent.
+    pub(crate) fn extent(&self, number: u64) -> std::ops::Range<u64> {
+        let first = self.data_start() + number * self.extent_blocks();
+        first..(first + self.extent_blocks()).min(self.blocks)
     }
 }
 
@@ -110,6 +152,10 @@ impl Superblock {
         block.fill(0);
         block[..8].copy_from_slice(MAGIC);
         block[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        // An undivided pool says nothing of slices, as in version 1.
+        let slices = if self.layout.slices == 1 { 0 } else { self.layout.slices as u16 };
+        block[12..14].copy_from_slice(&slices.to_le_bytes());
+        block[14..16].copy_from_slice(&(self.layout.slice as u16).to_le_bytes());
         block[16..32].copy_from_slice(&self.uuid);
         let words = [
             self.layout.blocks,
@@ -149,7 +195,10 @@ impl Superblock {
             return Err(SuperblockError::TooNew(version));
         }
         let word = |i: usize| u64::from_le_bytes(block[32 + i * 8..40 + i * 8].try_into().expect("eight bytes"));
-        let layout = Layout { blocks: word(0), area_blocks: word(1), bitmap_pages: word(2), journal_blocks: word(3) };
+        let small = |at: usize| u64::from(u16::from_le_bytes(block[at..at + 2].try_into().expect("two bytes")));
+        let (slices, slice) = (small(12).max(1), small(14));
+        let (area_blocks, bitmap_pages) = (word(1), word(2));
+        let layout = Layout { blocks: word(0), area_blocks, bitmap_pages, journal_blocks: word(3), slices, slice };
         let sb = Superblock {
             version,
             layout,
@@ -164,7 +213,7 @@ impl Superblock {
             cache_pages: word(11),
         };
         // A block that passed its checksum but makes no sense was not written by this code.
-        if Layout::for_capacity(layout.blocks.saturating_mul(BLOCK_BYTES)) != Some(layout)
+        if Layout::of_slice(layout.blocks.saturating_mul(BLOCK_BYTES), slices, slice) != Some(layout)
             || sb.area > 1
             || sb.root_bytes > layout.area_blocks * BLOCK_BYTES
             || sb.journal_position > layout.journal_blocks
@@ -204,5 +253,25 @@ mod tests {
             assert!(l.blocks - l.data_start() > l.blocks / 2, "{bytes} {l:?}");
         }
         assert_eq!(Layout::for_capacity(POOL_BYTES_MIN - 1), None);
+    }
+
+    #[test]
+    fn slices_stand_side_by_side_and_extents_cover_the_data() {
+        for (bytes, slices) in [(16 << 20, 2), (1 << 30, 3), (1 << 40, 8), (1 << 40, SLICES_MAX)] {
+            let all: Vec<Layout> = (0..slices).map(|s| Layout::of_slice(bytes, slices, s).unwrap()).collect();
+            for pair in all.windows(2) {
+                assert_eq!(pair[0].journal_start() + pair[0].journal_blocks, pair[1].superblock(0));
+            }
+            let last = all.last().unwrap();
+            assert_eq!(last.journal_start() + last.journal_blocks, last.data_start());
+            let mut at = last.data_start();
+            for extent in 0..last.extents() {
+                assert_eq!(last.extent(extent).start, at);
+                at = last.extent(extent).end;
+            }
+            assert_eq!(at, last.blocks);
+        }
+        assert_eq!(Layout::of_slice(1 << 30, SLICES_MAX + 1, 0), None);
+        assert_eq!(Layout::of_slice(POOL_BYTES_MIN, 2, 0), None);
     }
 }

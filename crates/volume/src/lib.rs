@@ -8,6 +8,7 @@
 pub mod device;
 pub mod engine;
 pub mod fault;
+pub mod home;
 pub mod mem;
 pub mod migrate;
 pub mod op;
@@ -31,4 +32,4 @@ pub use catalog::VOLUME_BYTES_MAX;
 pub use check::{CheckReport, Finding, check};
 pub use crypt::{NewEncryption, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret};
 pub use journal::{probe_changes, probe_record};
-pub use layout::{FORMAT_VERSION, POOL_BYTES_MAX, POOL_BYTES_MIN, SuperblockError, superblock_round_trip};
+pub use layout::{FORMAT_VERSION, POOL_BYTES_MAX, POOL_BYTES_MIN, SLICES_MAX, SuperblockError, superblock_round_trip};

@@ -74,6 +74,10 @@ pub enum Event {
     Admin { tag: Tag, op: AdminOp },
     /// An I/O command ended. `errno` 0 is success.
     IoDone { ticket: Ticket, errno: i32 },
+    /// The home of the drive's free extents lends these (none: it has none left now). Comes after [`Out::want_extents`].
+    Lend { extents: Vec<u32> },
+    /// Another slice of the drive is short of space: give back whole extents that are not needed.
+    Shrink,
     /// Nothing, or the time of [`Out::wake_at`] came: do background work within one step's budget.
     Tick,
 }
@@ -125,6 +129,10 @@ pub struct Out {
     pub admin: Vec<(Tag, Result<AdminReply, AdminError>)>,
     /// Things a person must look at.
     pub alarms: Vec<Alarm>,
+    /// Extents the engine would like to lease; the driver answers with [`Event::Lend`] and sets it to 0.
+    pub want_extents: u32,
+    /// Extents that were given back durably: they are the home's from now on.
+    pub returned: Vec<u32>,
     /// The engine wants a [`Event::Tick`] at this time at the latest; `Some(0)` means as soon as the driver is idle.
     pub wake_at: Option<Nanos>,
 }
@@ -138,6 +146,8 @@ impl Out {
             extents: Vec::with_capacity(n),
             admin: Vec::new(),
             alarms: Vec::with_capacity(64),
+            want_extents: 0,
+            returned: Vec::new(),
             wake_at: None,
         }
     }

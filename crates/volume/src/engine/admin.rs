@@ -127,7 +127,8 @@ impl Engine {
         let mut bytes = Vec::new();
         self.catalog.encode(&mut bytes);
         let room = (self.layout.area_blocks * BLOCK_BYTES) as usize;
-        let table = self.layout.bitmap_pages as usize * 8;
+        let leases = self.lending.as_ref().map_or(0, super::lending::Lending::encoded_bytes);
+        let table = self.layout.bitmap_pages as usize * 8 + leases;
         if bytes.len() + table + records * 512 + CATALOGUE_MARGIN_BYTES > room {
             return Err(AdminError::NoSpace);
         }

@@ -154,11 +154,17 @@ impl Engine {
         let mut limbo = std::mem::take(&mut self.ckpt.limbo);
         limbo.clear();
         self.space.limbo(&mut limbo);
+        if let Some(lending) = &self.lending {
+            lending.limbo(&mut limbo);
+        }
         limbo.iter().for_each(|b| self.alloc.touch(*b));
         self.ckpt.limbo = limbo;
         self.ckpt.blob.clear();
         self.ckpt.blob.put_u64(self.next_generation);
         self.catalog.encode(&mut self.ckpt.blob);
+        if let Some(lending) = &self.lending {
+            lending.encode(&mut self.ckpt.blob);
+        }
         self.ckpt.used_at_cut = self.commit.used_blocks;
         self.ckpt.making = Superblock {
             sequence: self.ckpt.current.sequence + 1,
@@ -274,6 +280,9 @@ impl Engine {
         limbo.clear();
         self.space.limbo(&mut limbo);
         self.limbo_in_flight(&mut limbo);
+        if let Some(lending) = &self.lending {
+            lending.limbo(&mut limbo);
+        }
         limbo.sort_unstable();
         let mut staged = 0;
         while staged < STAGE_BYTES / BLOCK {
@@ -393,7 +402,7 @@ impl Engine {
         let buf = self.ckpt.stage.part(0, BLOCK);
         self.ckpt.making.encode(mem.get_mut(buf));
         self.ckpt.in_flight = 1;
-        let offset = self.ckpt.making.sequence % 2 * BLOCK_BYTES;
+        let offset = self.layout.superblock(self.ckpt.making.sequence % 2) * BLOCK_BYTES;
         self.fault_point(TaskKind::Checkpoint, "superblock made");
         self.submit(IoUse::Ckpt, IoKind::Write { offset, buf }, out);
     }

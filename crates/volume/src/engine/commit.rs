@@ -100,6 +100,10 @@ pub(crate) enum Waiter {
     Op(u32),
     /// An admin operation, to be answered thus.
     Admin(Tag, AdminReply),
+    /// Extents that were lent.
+    Leased,
+    /// Extents that were given back.
+    Returned(Vec<u32>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,6 +222,8 @@ impl Engine {
         match waiter {
             Waiter::Op(op) => self.reply(op, IoStatus::Ok, 0, out),
             Waiter::Admin(tag, reply) => out.admin.push((tag, Ok(reply))),
+            Waiter::Leased => self.lease_durable(),
+            Waiter::Returned(extents) => out.returned.extend(extents),
         }
     }
 
@@ -235,6 +241,8 @@ impl Engine {
         match waiter {
             Waiter::Op(op) => self.reply(op, IoStatus::Io, 0, out),
             Waiter::Admin(tag, _) => out.admin.push((tag, Err(AdminError::Poisoned))),
+            // Nothing is allocated any more, and whether they were given back only the next open can tell.
+            Waiter::Leased | Waiter::Returned(_) => {}
         }
     }
 

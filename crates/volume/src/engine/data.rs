@@ -372,6 +372,9 @@ impl Engine {
             self.ckpt.want_if(self.space.waits_for_checkpoint());
             return Err(Halt::Stall);
         }
+        if self.poisoned.is_none() && self.lending.as_ref().is_some_and(|lending| lending.may_come(self.now)) {
+            return Err(Halt::Stall);
+        }
         self.reply(op, IoStatus::NoSpace, 0, out);
         Ok(())
     }

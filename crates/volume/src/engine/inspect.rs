@@ -52,6 +52,11 @@ impl Engine {
         self.alloc.is_set(block)
     }
 
+    /// True when the block is this slice's to use.
+    pub(crate) fn is_leased(&self, block: u64) -> bool {
+        self.lending.as_ref().is_none_or(|lending| lending.covers(block))
+    }
+
     /// True when the page is in memory, perhaps newer than on the drive.
     pub(crate) fn is_cached(&mut self, key: PageKey) -> bool {
         self.cache.find(key).is_some_and(|s| self.cache.slot(s).state != PageState::Loading)

@@ -15,6 +15,7 @@ mod commit;
 mod data;
 mod inspect;
 pub(crate) mod keys;
+mod lending;
 mod lease;
 mod map;
 mod move_read;
@@ -82,6 +83,8 @@ pub struct Engine {
     commit: commit::Commit,
     ckpt: checkpoint::Checkpoint,
     space: space::Space,
+    /// Leases of extents, when the drive is shared.
+    lending: Option<lending::Lending>,
     clean: clean::Clean,
     scrub: scrub::Scrub,
     move_read: move_read::MoveRead,
@@ -127,6 +130,8 @@ impl Engine {
                 let used = self.ios.give_back(ticket);
                 self.io_done(used, errno, mem, out);
             }
+            Event::Lend { extents } => self.lent(&extents, out),
+            Event::Shrink => self.give_back(true, out),
             Event::Tick => self.background(mem, out),
         }
         self.settle(out);
@@ -170,6 +175,7 @@ impl Engine {
                 break;
             }
         }
+        self.pump_lending(out);
         out.wake_at = self.wake_at();
     }
 
@@ -179,7 +185,10 @@ impl Engine {
         if background || self.move_read.runnable() {
             return Some(0);
         }
-        self.commit_due_at()
+        match (self.commit_due_at(), self.lending_due_at()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
     /// One turn of background work.
@@ -194,6 +203,7 @@ impl Engine {
         if !self.commit.answers_admin() {
             self.run_cleaning(mem, out);
         }
+        self.give_back(false, out);
         self.run_scrub(mem, out);
     }
 

@@ -7,6 +7,7 @@ use super::checkpoint::{BitmapPage, Checkpoint, STAGE_BYTES};
 use super::clean::Clean;
 use super::commit::{Commit, Log};
 use super::data::BLOCK;
+use super::lending::Lending;
 use super::move_read::MoveRead;
 use super::move_write::MoveWrite;
 use super::punch::ZERO_RUN_BLOCKS;
@@ -26,9 +27,9 @@ use crate::entry::{Entry, FANOUT};
 use crate::fault::Faults;
 use crate::journal::{Change, HEADER_BYTES, Header, read_change};
 use crate::layout::{
-    FORMAT_VERSION, Layout, POOL_BYTES_MAX, POOL_BYTES_MIN, RECORD_BYTES_MAX, Superblock, SuperblockError,
+    FORMAT_VERSION, Layout, POOL_BYTES_MAX, POOL_BYTES_MIN, RECORD_BYTES_MAX, SLICES_MAX, Superblock, SuperblockError,
 };
-use crate::mem::{MAX_BUF_BYTES, Mem};
+use crate::mem::{Buf, MAX_BUF_BYTES, Mem};
 use crate::op::{CHUNK_BLOCKS, Event, IoKind, Out};
 use segue_types::{BLOCK_BYTES, LayerId};
 use std::collections::VecDeque;
@@ -67,6 +68,14 @@ pub enum FormatError {
     /// The drive's size is out of range.
     #[error("a pool needs a drive of {POOL_BYTES_MIN} to {POOL_BYTES_MAX} bytes, this one has {0}")]
     Size(u64),
+    /// The drive cannot be divided so: take fewer slices.
+    #[error("a drive has 1 to {SLICES_MAX} slices of at least {POOL_BYTES_MIN} bytes each, {slices} do not fit {bytes} bytes")]
+    Slices {
+        /// As asked.
+        slices: u64,
+        /// What the drive has.
+        bytes: u64,
+    },
     /// There is a pool on it already.
     #[error("the drive holds a pool already; format with force to destroy it")]
     Exists,
@@ -133,8 +142,20 @@ impl Engine {
     /// # Errors
     /// [`FormatError`] says what to do.
     pub fn format(dev: &mut dyn BlockDev, options: &FormatOptions) -> Result<(), FormatError> {
+        Engine::format_sliced(dev, options, 1)
+    }
+
+    /// Makes an empty pool of 1 to [`SLICES_MAX`] slices on a drive. Each slice has its own journal and can be served by
+    /// its own core; free space is lent to them in extents.
+    ///
+    /// # Errors
+    /// [`FormatError`] says what to do.
+    pub fn format_sliced(dev: &mut dyn BlockDev, options: &FormatOptions, slices: u64) -> Result<(), FormatError> {
         let capacity = dev.capacity_bytes();
-        let layout = Layout::for_capacity(capacity).ok_or(FormatError::Size(capacity))?;
+        Layout::for_capacity(capacity).ok_or(FormatError::Size(capacity))?;
+        let layout_of = |slice| Layout::of_slice(capacity, slices, slice);
+        layout_of(0).ok_or(FormatError::Slices { slices, bytes: capacity })?;
+        let layouts: Vec<Layout> = (0..slices).filter_map(layout_of).collect();
         let mut mem = Mem::new(MAX_BUF_BYTES);
         let buf = mem.alloc(BLOCK).expect("a fresh region has a page");
         for slot in 0..2 {
@@ -144,41 +165,27 @@ impl Engine {
                 return Err(FormatError::Exists);
             }
         }
-        let mut blob = Vec::new();
-        blob.put_u64(1);
-        Catalog::new().encode(&mut blob);
-        for _ in 0..layout.bitmap_pages {
-            blob.put_u64(0);
-        }
-        let sb = Superblock {
-            version: FORMAT_VERSION,
-            layout,
-            uuid: options.uuid,
-            sequence: 1,
-            area: 0,
-            root_bytes: blob.len() as u64,
-            root_crc: plain_crc(&blob),
-            journal_position: 0,
-            journal_sequence: 1,
-            durable_sequence: 0,
-            cache_pages: 0,
-        };
         // The old superblocks go first, so that a crash in between leaves no pool rather than half of two.
         mem.get_mut(buf).fill(0);
-        dev.write(0, mem.get(buf))?;
-        dev.write(BLOCK_BYTES, mem.get(buf))?;
-        dev.flush()?;
-        for (i, chunk) in blob.chunks(BLOCK).enumerate() {
-            let bytes = mem.get_mut(buf);
-            bytes.fill(0);
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            dev.write((layout.area_start(0) + i as u64) * BLOCK_BYTES, mem.get(buf))?;
+        for layout in &layouts {
+            dev.write(layout.superblock(0) * BLOCK_BYTES, mem.get(buf))?;
+            dev.write(layout.superblock(1) * BLOCK_BYTES, mem.get(buf))?;
         }
         dev.flush()?;
-        sb.encode(mem.get_mut(buf));
-        dev.write(sb.sequence % 2 * BLOCK_BYTES, mem.get(buf))?;
-        dev.flush()?;
+        // The first slice comes last: without it there is no pool.
+        for layout in layouts.iter().rev() {
+            format_slice(dev, &mut mem, buf, *layout, slice_uuid(options.uuid, layout.slice))?;
+        }
         Ok(())
+    }
+
+    /// How many slices the pool on a drive has: 1 when it is undivided.
+    ///
+    /// # Errors
+    /// [`OpenError`]: there is no pool that this program can read.
+    pub fn slices(dev: &mut dyn BlockDev) -> Result<u64, OpenError> {
+        let mut mem = Mem::new(MAX_BUF_BYTES);
+        Ok(read_superblock(dev, &mut mem, 0)?.layout.slices)
     }
 
     /// Opens a pool: reads its checkpoint, replays its journal, and writes a checkpoint if there was anything
@@ -187,10 +194,24 @@ impl Engine {
     /// # Errors
     /// [`OpenError`] names what is damaged.
     pub fn open(dev: &mut dyn BlockDev, mem: &mut Mem, options: &EngineOptions) -> Result<Engine, OpenError> {
+        Engine::open_slice(dev, mem, options, 0)
+    }
+
+    /// As [`Engine::open`], of one slice of a shared drive. It has the extents that it had leased; see
+    /// [`Engine::leased_extents`] and [`crate::home`].
+    ///
+    /// # Errors
+    /// [`OpenError`] names what is damaged.
+    pub fn open_slice(
+        dev: &mut dyn BlockDev,
+        mem: &mut Mem,
+        options: &EngineOptions,
+        slice: u64,
+    ) -> Result<Engine, OpenError> {
         // A process that ended in the middle of a checkpoint may have left a superblock in the drive's cache. What
         // the one before it needs must not be overwritten until this one is safe.
         dev.flush()?;
-        let (mut engine, replayed) = Engine::load(dev, mem, options, None)?;
+        let (mut engine, replayed) = Engine::load(dev, mem, options, slice, None)?;
         // A pool of an older version is of this one from now on. Both superblocks must say so: with one left behind, the
         // older program would open the checkpoint before this one.
         let upgrade = engine.ckpt.current.version < FORMAT_VERSION;
@@ -223,14 +244,19 @@ impl Engine {
         dev: &mut dyn BlockDev,
         mem: &mut Mem,
         options: &EngineOptions,
+        slice: u64,
         tail: Option<&mut Tail>,
     ) -> Result<(Engine, bool), OpenError> {
-        let sb = read_superblock(dev, mem)?;
+        let sb = read_superblock(dev, mem, slice)?;
         let blob = read_root(dev, mem, &sb)?;
         let damaged = OpenError::Root { offset: sb.layout.area_start(sb.area) * BLOCK_BYTES };
         let mut r = Reader::new(&blob);
         let next_generation = r.u64().map_err(|_| damaged)?;
         let catalog = Catalog::decode(&mut r).map_err(|e| or_too_new(e, damaged))?;
+        let mut lending = (sb.layout.slices > 1).then(|| Lending::new(sb.layout));
+        if let Some(lending) = &mut lending {
+            lending.decode(&mut r).map_err(|_| damaged)?;
+        }
         let mut table = Vec::with_capacity(sb.layout.bitmap_pages as usize);
         for _ in 0..sb.layout.bitmap_pages {
             let (crc, flags) = (r.u32().map_err(|_| damaged)?, r.u32().map_err(|_| damaged)?);
@@ -244,8 +270,12 @@ impl Engine {
         if !heads_exist || !parents_exist {
             return Err(damaged);
         }
-        let alloc = read_bitmap(dev, mem, &sb.layout, &table)?;
+        let mut alloc = read_bitmap(dev, mem, &sb.layout, &table)?;
+        if let Some(lending) = &lending {
+            lending.close_off(&mut alloc);
+        }
         let mut engine = Engine::assemble(sb, alloc, catalog, table, next_generation, mem, options)?;
+        engine.lending = lending;
         match engine.replay(dev, mem, tail) {
             Ok(replayed) => Ok((engine, replayed)),
             Err(error) => {
@@ -265,7 +295,7 @@ impl Engine {
         options: &EngineOptions,
     ) -> Result<Engine, OpenError> {
         let pages = (options.cache_bytes / BLOCK_BYTES).max(sb.cache_pages).max(CACHE_PAGES_MIN as u64) as usize;
-        let data_blocks = sb.layout.blocks - sb.layout.data_start();
+        let data_blocks = (sb.layout.blocks - sb.layout.data_start()) / sb.layout.slices;
         let dirty_max = (pages * 2 / 5).min(8192).min((data_blocks / 32) as usize).max(24);
         let overwrite_blocks = (data_blocks / 32).clamp(2 * OP_BLOCKS_MAX as u64, 4096);
         let cache = Cache::new(pages, mem).ok_or(OpenError::Memory)?;
@@ -291,6 +321,7 @@ impl Engine {
             catalog,
             attaches: Vec::new(),
             keys: Vec::new(),
+            lending: None,
             clean: Clean::new(&mut ops),
             scrub: Scrub::new(&mut ops, scrub_buf),
             move_read: MoveRead::new(&mut ops, move_out),
@@ -489,6 +520,12 @@ impl Engine {
                 }
                 self.catalog.put_volume(*volume);
             }
+            Change::Lease { first, count } | Change::Return { first, count } => {
+                let leased = matches!(change, Change::Lease { .. });
+                if !self.replay_lease(first, count, leased) {
+                    return Err(damaged);
+                }
+            }
             Change::DeleteVolume(id) => {
                 self.catalog.volumes.remove(&id);
             }
@@ -534,13 +571,77 @@ impl Engine {
     }
 }
 
-fn read_superblock(dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<Superblock, OpenError> {
+/// The identity of a slice, so that no slice takes another's journal records for its own.
+fn slice_uuid(mut uuid: [u8; 16], slice: u64) -> [u8; 16] {
+    uuid[15] ^= slice as u8;
+    uuid
+}
+
+/// Writes the empty root and the superblock of a slice.
+fn format_slice(
+    dev: &mut dyn BlockDev,
+    mem: &mut Mem,
+    buf: Buf,
+    layout: Layout,
+    uuid: [u8; 16],
+) -> Result<(), DriveError> {
+    let mut blob = Vec::new();
+    blob.put_u64(1);
+    Catalog::new().encode(&mut blob);
+    if layout.slices > 1 {
+        Lending::new(layout).encode(&mut blob);
+    }
+    for _ in 0..layout.bitmap_pages {
+        blob.put_u64(0);
+    }
+    let sb = Superblock {
+        version: FORMAT_VERSION,
+        layout,
+        uuid,
+        sequence: 1,
+        area: 0,
+        root_bytes: blob.len() as u64,
+        root_crc: plain_crc(&blob),
+        journal_position: 0,
+        journal_sequence: 1,
+        durable_sequence: 0,
+        cache_pages: 0,
+    };
+    for (i, chunk) in blob.chunks(BLOCK).enumerate() {
+        let bytes = mem.get_mut(buf);
+        bytes.fill(0);
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        dev.write((layout.area_start(0) + i as u64) * BLOCK_BYTES, mem.get(buf))?;
+    }
+    dev.flush()?;
+    sb.encode(mem.get_mut(buf));
+    dev.write(layout.superblock(sb.sequence % 2) * BLOCK_BYTES, mem.get(buf))?;
+    dev.flush()
+}
+
+/// The valid superblock of a slice.
+fn read_superblock(dev: &mut dyn BlockDev, mem: &mut Mem, slice: u64) -> Result<Superblock, OpenError> {
+    let first = read_superblock_at(dev, mem, 0, 0)?;
+    if slice == 0 {
+        return Ok(first);
+    }
+    let bytes = first.layout.blocks * BLOCK_BYTES;
+    let layout = Layout::of_slice(bytes, first.layout.slices, slice).ok_or(SuperblockError::NotAPool)?;
+    read_superblock_at(dev, mem, layout.superblock(0), slice)
+}
+
+fn read_superblock_at(
+    dev: &mut dyn BlockDev,
+    mem: &mut Mem,
+    first_block: u64,
+    slice: u64,
+) -> Result<Superblock, OpenError> {
     let buf = mem.alloc(BLOCK).ok_or(OpenError::Memory)?;
     let mut best: Result<Superblock, SuperblockError> = Err(SuperblockError::NotAPool);
     let mut failed = None;
     let mut oldest = FORMAT_VERSION;
     for slot in 0..2 {
-        if let Err(error) = dev.read(slot * BLOCK_BYTES, mem.get_mut(buf)) {
+        if let Err(error) = dev.read((first_block + slot) * BLOCK_BYTES, mem.get_mut(buf)) {
             failed = Some(error);
             continue;
         }
@@ -551,7 +652,8 @@ fn read_superblock(dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<Superblock, 
             (_, Err(SuperblockError::TooNew(_))) => {}
             (Err(error @ SuperblockError::TooNew(_)), _) => best = Err(error),
             (Ok(sb), Ok(old)) if sb.sequence <= old.sequence => {}
-            (Ok(sb), _) => best = Ok(sb),
+            (Ok(sb), _) if sb.layout.slice == slice => best = Ok(sb),
+            (Ok(_), _) => {}
             (Err(_), _) => {}
         }
     }
@@ -616,7 +718,7 @@ fn read_bitmap_pages(
     mem: &mut Mem,
     layout: &Layout,
     table: &[BitmapPage],
-    buf: crate::mem::Buf,
+    buf: Buf,
     alloc: &mut Alloc,
 ) -> Result<(), OpenError> {
     let mut page = 0;

@@ -38,6 +38,7 @@ pub(crate) struct Tail {
 /// [`Engine::restart`].
 pub struct Salvage {
     options: super::EngineOptions,
+    slice: u64,
     uses: Vec<Option<IoUse>>,
     holdings: Vec<Buf>,
     tail: Tail,
@@ -137,6 +138,8 @@ impl Engine {
             match waiter {
                 Waiter::Op(op) => applied.extend((self.ops[op].work == Work::Client).then_some(self.ops[op].tag)),
                 Waiter::Admin(tag, reply) => admin.push((tag, reply)),
+                // The tail has their changes, and the home asks the new engine what it has.
+                Waiter::Leased | Waiter::Returned(_) => {}
             }
         }
         // Whoever waits for a checkpoint gets one: the restart writes it.
@@ -148,6 +151,7 @@ impl Engine {
         let admin_again = again.into_iter().chain(moves).chain(self.admin_queue.drain(..)).collect();
         Salvage {
             options: self.options,
+            slice: self.layout.slice,
             uses: self.ios.take_uses(),
             holdings: std::mem::take(&mut self.holdings),
             tail: Tail { flying, pending, ..Tail::default() },
@@ -186,7 +190,7 @@ impl Engine {
         salvage.faults.point(TaskKind::Restart, "before the load", true);
         // The record and the superblock that were on their way are durable from here on, or not there at all.
         dev.flush()?;
-        let (mut engine, replayed) = Engine::load(dev, mem, &salvage.options, Some(&mut salvage.tail))?;
+        let (mut engine, replayed) = Engine::load(dev, mem, &salvage.options, salvage.slice, Some(&mut salvage.tail))?;
         let ended = engine.take_over(&mut salvage, replayed, dev, mem);
         if let Err(error) = ended {
             engine.release(mem);

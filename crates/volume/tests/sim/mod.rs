@@ -8,6 +8,7 @@
 pub mod content;
 pub mod model;
 pub mod moves;
+pub mod neighbour;
 pub mod rescue;
 pub mod scene;
 pub mod torture;
@@ -22,6 +23,7 @@ use segue_volume::op::{
     ObservationRule, Op, Out, PoolState, Tag, Ticket, VolumeState, aligned_span,
 };
 use segue_volume::{NewEncryption, Secret};
+use neighbour::Neighbour;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Steps after which a request that was not answered never will be.
@@ -101,6 +103,8 @@ pub struct Sim {
     pub rescues: rescue::Rescues,
     admin_waiting: BTreeMap<u64, String>,
     next_tag: u64,
+    /// The other slices of a shared drive.
+    pub neighbour: Option<Neighbour>,
 }
 
 /// How a simulated pool is made.
@@ -111,6 +115,8 @@ pub struct Setup {
     pub mem_bytes: usize,
     pub options: EngineOptions,
     pub timing: Timing,
+    /// Slices of the drive. The last is the one that lives; the others are played by a [`Neighbour`].
+    pub slices: u64,
 }
 
 /// An image with a fresh, empty pool.
@@ -122,7 +128,8 @@ pub fn formatted(setup: &Setup) -> Image {
 pub fn formatted_as(setup: &Setup, uuid: [u8; 16]) -> Image {
     let mut drive = Drive::new(Image::new(setup.drive_bytes), setup.timing, Chance::new(setup.seed));
     let options = FormatOptions { uuid, force: false };
-    Engine::format(&mut DriveDev(&mut drive), &options).expect("an empty drive of this size can be formatted");
+    Engine::format_sliced(&mut DriveDev(&mut drive), &options, setup.slices)
+        .expect("an empty drive of this size can be formatted");
     drive.cut(Cut::KeepsNone)
 }
 
@@ -141,11 +148,13 @@ impl Sim {
         let mut drive = Drive::new(image, setup.timing, chance.stream("drive"));
         drive.set_faults(faults);
         let mut mem = Mem::new(setup.mem_bytes);
-        let engine = match Engine::open(&mut DriveDev(&mut drive), &mut mem, &setup.options) {
+        let engine = match Engine::open_slice(&mut DriveDev(&mut drive), &mut mem, &setup.options, setup.slices - 1) {
             Ok(engine) => engine,
             Err(error) => return Err((error, Box::new(drive))),
         };
+        let neighbour = (setup.slices > 1).then(|| Neighbour::new(&engine, chance.stream("neighbour")));
         Ok(Sim {
+            neighbour,
             drive,
             mem,
             engine,
@@ -296,6 +305,11 @@ impl Sim {
             self.step_in_danger(now, event);
         } else {
             self.engine.step(now, event, &mut self.mem, &mut self.out);
+        }
+        if let Some(neighbour) = &mut self.neighbour {
+            while let Some(event) = neighbour.answer(&self.engine, &mut self.drive, &mut self.out) {
+                self.engine.step(now, event, &mut self.mem, &mut self.out);
+            }
         }
         self.drain();
     }

@@ -19,6 +19,7 @@ pub fn setup(seed: u64) -> Setup {
         mem_bytes: 32 << 20,
         options: EngineOptions::default(),
         timing: Timing::default(),
+        slices: 1,
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Plan {
     pub encrypted: u64,
     /// Half of all places are far apart, so that map pages do not all fit into the cache.
     pub scatter: bool,
+    /// Slices of the drive; with more than one, neighbours write where this one has no lease.
+    pub slices: u64,
     /// The drive lies about flushes.
     pub lying_flush: bool,
     /// The first power cut comes with this operation of the drive in flight; 0: after `actions`.
@@ -64,6 +66,7 @@ impl Default for Plan {
             aligned: false,
             encrypted: 0,
             scatter: false,
+            slices: 1,
             lying_flush: false,
             power_off_at: 0,
             panics: Panics::default(),
@@ -250,6 +253,7 @@ impl Torture {
             mem_bytes: 32 << 20,
             options: plan.options,
             timing: Timing::default(),
+            slices: plan.slices,
         };
         let (lying_flush, power_off_at) = (plan.lying_flush, plan.power_off_at);
         let (fail_first, fail_count) = plan.fail;
