@@ -40,7 +40,9 @@ pub(crate) struct Lending {
     asked_at: Nanos,
     /// When free extents were last looked for without need.
     looked_at: Nanos,
-    /// Since when the home has had nothing; 0: it had.
+    /// The last question got nothing.
+    refused: bool,
+    /// Since when writes have waited in vain; 0: none has.
     dry_since: Nanos,
 }
 
@@ -57,6 +59,7 @@ impl Lending {
             batch,
             asked_at: 0,
             looked_at: 0,
+            refused: false,
             dry_since: 0,
         }
     }
@@ -106,7 +109,9 @@ impl Lending {
 
     /// True while a write that finds no space had better wait.
     pub(crate) fn may_come(&self, now: Nanos) -> bool {
-        !self.arriving.is_empty() || self.dry_since == 0 || now - self.dry_since < PATIENCE_NS
+        let patient = self.dry_since == 0 || now - self.dry_since < PATIENCE_NS;
+        // A refusal of long ago says nothing of now.
+        patient || !self.arriving.is_empty() || now >= self.asked_at + ASK_AGAIN_NS
     }
 }
 
@@ -139,7 +144,7 @@ impl Engine {
         if quiet || self.alloc.free() >= self.reserve_blocks + lending.low_blocks {
             return;
         }
-        if lending.dry_since != 0 && self.now < lending.asked_at + ASK_AGAIN_NS {
+        if lending.refused && self.now < lending.asked_at + ASK_AGAIN_NS {
             return;
         }
         lending.asked_at = self.now;
@@ -151,7 +156,7 @@ impl Engine {
     /// When a slice that got nothing asks again, if somebody waits for it.
     pub(crate) fn lending_due_at(&self) -> Option<Nanos> {
         let lending = self.lending.as_ref()?;
-        let waits = lending.dry_since != 0 && !self.stalled.is_empty() && self.poisoned.is_none();
+        let waits = lending.refused && !self.stalled.is_empty() && self.poisoned.is_none();
         waits.then_some(lending.asked_at + ASK_AGAIN_NS)
     }
 
@@ -159,7 +164,8 @@ impl Engine {
     pub(crate) fn lent(&mut self, extents: &[u32], out: &mut Out) {
         let Some(lending) = &mut self.lending else { panic!("an undivided pool was lent extents") };
         if extents.is_empty() {
-            if lending.dry_since == 0 {
+            lending.refused = true;
+            if lending.dry_since == 0 && !self.stalled.is_empty() {
                 lending.dry_since = self.now.max(1);
             }
             // Whoever has waited too long learns it now.
@@ -167,7 +173,7 @@ impl Engine {
             return;
         }
         assert!(lending.arriving.is_empty(), "extents were lent that nobody asked for");
-        lending.dry_since = 0;
+        (lending.refused, lending.dry_since) = (false, 0);
         for extent in extents {
             let had = std::mem::replace(&mut lending.leased[*extent as usize], true);
             assert!(!had, "extent {extent} was lent twice");
