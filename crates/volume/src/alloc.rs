@@ -22,6 +22,8 @@ pub(crate) struct Alloc {
     end: u64,
     /// Taken blocks per extent, where the drive is shared: a power of two of blocks each. Empty where it is not.
     taken_in_extent: Vec<u32>,
+    /// Extents that are not this slice's: all their blocks count as taken, and none can be freed.
+    closed: Vec<bool>,
     extent_shift: u32,
 }
 
@@ -40,6 +42,7 @@ impl Alloc {
             start,
             end,
             taken_in_extent: vec![0; if layout.slices > 1 { layout.extents() as usize } else { 0 }],
+            closed: vec![false; if layout.slices > 1 { layout.extents() as usize } else { 0 }],
             extent_shift: layout.extent_blocks().trailing_zeros(),
         };
         for block in (0..start).chain(end..layout.bitmap_pages * BITS_PER_PAGE) {
@@ -59,9 +62,8 @@ impl Alloc {
             self.free += u64::from(free);
         }
         for extent in 0..self.taken_in_extent.len() {
-            let first = self.start + ((extent as u64) << self.extent_shift);
-            let blocks = first..(first + (1 << self.extent_shift)).min(self.end);
-            self.taken_in_extent[extent] = blocks.filter(|block| self.is_set(*block)).count() as u32;
+            self.taken_in_extent[extent] =
+                self.extent_blocks(extent as u64).filter(|block| self.is_set(*block)).count() as u32;
         }
     }
 
@@ -133,6 +135,9 @@ impl Alloc {
     /// Marks a block free. Idempotent.
     pub(crate) fn clear(&mut self, block: u64) {
         assert!(self.is_data_block(block), "block {block} is outside the data region");
+        if !self.closed.is_empty() && self.closed[self.extent_of(block)] {
+            return;
+        }
         let word = &mut self.words[(block / 64) as usize];
         let bit = 1 << (block % 64);
         if *word & bit != 0 {
@@ -147,9 +152,30 @@ impl Alloc {
     /// Adds to the count of the block's extent, wrapping.
     fn count(&mut self, block: u64, n: u32) {
         if !self.taken_in_extent.is_empty() {
-            let taken = &mut self.taken_in_extent[((block - self.start) >> self.extent_shift) as usize];
-            *taken = taken.wrapping_add(n);
+            let extent = self.extent_of(block);
+            self.taken_in_extent[extent] = self.taken_in_extent[extent].wrapping_add(n);
         }
+    }
+
+    fn extent_of(&self, block: u64) -> usize {
+        ((block - self.start) >> self.extent_shift) as usize
+    }
+
+    fn extent_blocks(&self, extent: u64) -> std::ops::Range<u64> {
+        let first = self.start + (extent << self.extent_shift);
+        first..(first + (1 << self.extent_shift)).min(self.end)
+    }
+
+    /// An extent of a shared drive becomes this slice's: all its blocks are free.
+    pub(crate) fn open_extent(&mut self, extent: u64) {
+        self.closed[extent as usize] = false;
+        self.extent_blocks(extent).for_each(|block| self.clear(block));
+    }
+
+    /// An extent is not this slice's, or no longer: all its blocks count as taken.
+    pub(crate) fn close_extent(&mut self, extent: u64) {
+        self.closed[extent as usize] = true;
+        self.extent_blocks(extent).for_each(|block| self.set(block));
     }
 
     /// Taken blocks of an extent of a shared drive.

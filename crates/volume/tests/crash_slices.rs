@@ -7,7 +7,8 @@ mod sim;
 
 use segue_volume::engine::EngineOptions;
 use sim::for_seeds;
-use sim::torture::{Plan, Torture, run};
+use sim::rescue::fails;
+use sim::torture::{Panics, Plan, Torture, run};
 use std::cell::Cell;
 
 const BINARY: &str = "crash_slices";
@@ -47,7 +48,10 @@ fn crash_extents_come_and_go() {
     });
     let (lent, refused, returned) = moved.get();
     let replaying = ["SEGUE_SEED", "SEGUE_PERCENT"].iter().any(|name| std::env::var_os(name).is_some());
-    assert!(replaying || (lent > 100 && refused > 20 && returned > 50), "lent {lent}, refused {refused}, returned {returned}");
+    assert!(
+        replaying || (lent > 100 && refused > 20 && returned > 50),
+        "lent {lent}, refused {refused}, returned {returned}"
+    );
 }
 
 /// The power goes off at every single operation of a life on a shared drive.
@@ -68,4 +72,33 @@ fn crash_at_every_operation_of_a_slice() {
             k += 3;
         }
     });
+}
+
+/// Panics at fault points on a shared drive: a restarted engine has what it had leased.
+#[test]
+fn fault_a_slice_restarts_among_neighbours() {
+    let plan = Plan {
+        panics: Panics { one_in: 40, ..Panics::default() },
+        blocks_max: 40,
+        weights: [30, 4, 6, 6, 10, 4, 1, 6, 60],
+        actions: 400,
+        tight: true,
+        ..shared()
+    };
+    for_seeds("fault_a_slice_restarts_among_neighbours", BINARY, 40, |seed| drop(run(seed, &plan)));
+}
+
+/// The harness itself: a neighbour that writes where it may not must be found out.
+#[test]
+fn crash_canary_a_rude_neighbour_is_caught() {
+    let caught = (0..20).filter(|seed| {
+        fails(|| {
+            let mut torture = Torture::new(*seed, &shared());
+            torture.sim.neighbour.as_mut().expect("the drive is shared").rude = true;
+            torture.live(600);
+            torture.finish();
+        })
+    });
+    let caught = caught.count();
+    assert!(caught >= 15, "only {caught} of 20 runs noticed a neighbour that writes over leased extents");
 }

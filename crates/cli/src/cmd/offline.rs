@@ -24,6 +24,9 @@ pub struct Format {
     /// Destroy the pool that is there.
     #[arg(long)]
     force: bool,
+    /// Slices that share the drive, 1 to 64: each can be served by its own core, and space is lent to them as they need it.
+    #[arg(long, default_value_t = 1)]
+    slices: u64,
 }
 
 /// Arguments of `segue pool check`.
@@ -48,25 +51,25 @@ pub fn format(args: &Format, global: &Global) -> anyhow::Result<ExitCode> {
         (Some(bytes), false) => check_size(&args.path, bytes)?,
         (None, false) => {}
     }
-    let formatted = format_drive(&args.path, args.force);
+    let formatted = format_drive(&args.path, args.force, args.slices);
     if formatted.is_err() && is_new {
         // A file that this command made and could not use helps nobody.
         drop(std::fs::remove_file(&args.path));
     }
     let bytes = formatted?;
-    let value = serde_json::json!({ "path": args.path, "capacity_bytes": bytes });
+    let value = serde_json::json!({ "path": args.path, "capacity_bytes": bytes, "slices": args.slices });
     global.print("pool_format", &value, || format!("{} is a pool of {}\n", args.path.display(), human_bytes(bytes)));
     Ok(ExitCode::Yes)
 }
 
-fn format_drive(path: &Path, force: bool) -> anyhow::Result<u64> {
+fn format_drive(path: &Path, force: bool, slices: u64) -> anyhow::Result<u64> {
     let mut drive = open(path)?;
     let options = FormatOptions { uuid: secret().to_le_bytes(), force };
-    Engine::format(drive.block_dev(), &options).map_err(|error| match error {
+    Engine::format_sliced(drive.block_dev(), &options, slices).map_err(|error| match error {
         FormatError::Exists => {
             fail(ExitCode::Exists, format!("{} holds a pool already; --force destroys it", path.display()))
         }
-        FormatError::Size(_) => fail(ExitCode::Misuse, error.to_string()),
+        FormatError::Size(_) | FormatError::Slices { .. } => fail(ExitCode::Misuse, error.to_string()),
         FormatError::Drive(_) => fail(ExitCode::Io, format!("{}: {}", path.display(), chain(&error))),
     })?;
     Ok(drive.block_dev().capacity_bytes())
@@ -123,6 +126,12 @@ fn words(finding: &Finding) -> String {
     match finding {
         Finding::UsedTwice { at, layer } => format!("block {at} is used twice, the second time by layer {layer}"),
         Finding::UsedButFree { at, layer } => format!("block {at} is used by layer {layer} and marked free"),
+        Finding::NotLeased { at, layer } => {
+            format!("block {at} is used by layer {layer}, but not leased by its slice: another may write over it")
+        }
+        Finding::LeasedTwice { extent, slice } => {
+            format!("slice {slice} has leased extent {extent}, and another has too")
+        }
         Finding::OutOfRange { at, layer } => format!("layer {layer} points to block {at}, outside the data region"),
         Finding::DamagedPage { layer, level, index } => {
             format!("map page {index} of level {level} of layer {layer} is damaged; what is below it was not checked")

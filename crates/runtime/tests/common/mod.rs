@@ -152,7 +152,7 @@ impl Machine for TinyEngine {
                 out.admin.push((tag, result));
             }
             Event::IoDone { ticket, errno } => self.io_done(ticket, errno, mem, out),
-            Event::Tick => {}
+            Event::Lend { .. } | Event::Shrink | Event::Tick => {}
         }
     }
 

@@ -101,7 +101,7 @@ pub(crate) enum Waiter {
     /// An admin operation, to be answered thus.
     Admin(Tag, AdminReply),
     /// Extents that were lent.
-    Leased,
+    Leased(Vec<u32>),
     /// Extents that were given back.
     Returned(Vec<u32>),
 }
@@ -222,7 +222,7 @@ impl Engine {
         match waiter {
             Waiter::Op(op) => self.reply(op, IoStatus::Ok, 0, out),
             Waiter::Admin(tag, reply) => out.admin.push((tag, Ok(reply))),
-            Waiter::Leased => self.lease_durable(),
+            Waiter::Leased(extents) => self.lease_durable(&extents),
             Waiter::Returned(extents) => out.returned.extend(extents),
         }
     }
@@ -242,7 +242,7 @@ impl Engine {
             Waiter::Op(op) => self.reply(op, IoStatus::Io, 0, out),
             Waiter::Admin(tag, _) => out.admin.push((tag, Err(AdminError::Poisoned))),
             // Nothing is allocated any more, and whether they were given back only the next open can tell.
-            Waiter::Leased | Waiter::Returned(_) => {}
+            Waiter::Leased(_) | Waiter::Returned(_) => {}
         }
     }
 

@@ -85,10 +85,10 @@ impl Lending {
         Ok(())
     }
 
-    /// Marks every block that is not leased as taken. Call after the bitmap's pages were loaded.
+    /// Closes every extent that is not leased. Call after the bitmap's pages were loaded.
     pub(crate) fn close_off(&self, alloc: &mut Alloc) {
         for extent in (0..self.leased.len()).filter(|extent| !self.leased[*extent]) {
-            self.layout.extent(extent as u64).for_each(|block| alloc.set(block));
+            alloc.close_extent(extent as u64);
         }
     }
 
@@ -172,7 +172,6 @@ impl Engine {
             self.retry_stalled();
             return;
         }
-        assert!(lending.arriving.is_empty(), "extents were lent that nobody asked for");
         (lending.refused, lending.dry_since) = (false, 0);
         for extent in extents {
             let had = std::mem::replace(&mut lending.leased[*extent as usize], true);
@@ -182,14 +181,15 @@ impl Engine {
         for (first, count) in runs(extents) {
             self.log_change(&Change::Lease { first, count });
         }
-        self.wait_for_commit(Waiter::Leased, out);
+        self.wait_for_commit(Waiter::Leased(extents.to_vec()), out);
     }
 
-    /// The leases logged so far are durable. Those logged later have a waiter of their own behind this one.
-    pub(crate) fn lease_durable(&mut self) {
+    /// The leases of these extents are durable.
+    pub(crate) fn lease_durable(&mut self, extents: &[u32]) {
         let lending = self.lending.as_mut().expect("leases are of a shared drive");
-        for extent in lending.arriving.drain(..) {
-            lending.layout.extent(u64::from(extent)).for_each(|block| self.alloc.clear(block));
+        lending.arriving.retain(|extent| !extents.contains(extent));
+        for extent in extents {
+            self.alloc.open_extent(u64::from(*extent));
         }
         self.retry_stalled();
     }
@@ -219,7 +219,7 @@ impl Engine {
             }
             if lending.leased[extent as usize] && self.alloc.taken_in_extent(extent) == 0 {
                 lending.leased[extent as usize] = false;
-                blocks.for_each(|block| self.alloc.set(block));
+                self.alloc.close_extent(extent);
                 free -= count;
                 back.push(extent as u32);
             }
@@ -242,8 +242,9 @@ impl Engine {
         };
         for extent in first..range {
             lending.leased[extent as usize] = leased;
-            for block in lending.layout.extent(u64::from(extent)) {
-                if leased { self.alloc.clear(block) } else { self.alloc.set(block) }
+            match leased {
+                true => self.alloc.open_extent(u64::from(extent)),
+                false => self.alloc.close_extent(u64::from(extent)),
             }
         }
         true

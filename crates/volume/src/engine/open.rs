@@ -69,7 +69,9 @@ pub enum FormatError {
     #[error("a pool needs a drive of {POOL_BYTES_MIN} to {POOL_BYTES_MAX} bytes, this one has {0}")]
     Size(u64),
     /// The drive cannot be divided so: take fewer slices.
-    #[error("a drive has 1 to {SLICES_MAX} slices of at least {POOL_BYTES_MIN} bytes each, {slices} do not fit {bytes} bytes")]
+    #[error(
+        "a drive has 1 to {SLICES_MAX} slices of at least {POOL_BYTES_MIN} bytes each, {slices} do not fit {bytes} bytes"
+    )]
     Slices {
         /// As asked.
         slices: u64,

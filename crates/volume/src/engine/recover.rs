@@ -112,7 +112,9 @@ impl Engine {
         out.replies.truncate(settled.replies);
         out.extents.truncate(settled.extents);
         out.admin.truncate(settled.admin);
-        out.wake_at = None;
+        // What the engine has of a shared drive is asked anew after the restart.
+        (out.want_extents, out.wake_at) = (0, None);
+        out.returned.clear();
     }
 
     /// What was done so far in this step stays done, whatever comes.

@@ -139,7 +139,7 @@ impl Engine {
                 Waiter::Op(op) => applied.extend((self.ops[op].work == Work::Client).then_some(self.ops[op].tag)),
                 Waiter::Admin(tag, reply) => admin.push((tag, reply)),
                 // The tail has their changes, and the home asks the new engine what it has.
-                Waiter::Leased | Waiter::Returned(_) => {}
+                Waiter::Leased(_) | Waiter::Returned(_) => {}
             }
         }
         // Whoever waits for a checkpoint gets one: the restart writes it.

@@ -13,6 +13,7 @@ pub mod rescue;
 pub mod scene;
 pub mod torture;
 
+use neighbour::Neighbour;
 use segue_des::{Chance, Cut, Drive, DriveOp, Faults, Image, Queue, Timing, TraceHash};
 use segue_types::{IoStatus, LeaseId, Nanos};
 use segue_volume::device::{BlockDev, DriveError};
@@ -23,7 +24,6 @@ use segue_volume::op::{
     ObservationRule, Op, Out, PoolState, Tag, Ticket, VolumeState, aligned_span,
 };
 use segue_volume::{NewEncryption, Secret};
-use neighbour::Neighbour;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Steps after which a request that was not answered never will be.
@@ -307,9 +307,7 @@ impl Sim {
             self.engine.step(now, event, &mut self.mem, &mut self.out);
         }
         if let Some(neighbour) = &mut self.neighbour {
-            while let Some(event) = neighbour.answer(&self.engine, &mut self.drive, &mut self.out) {
-                self.engine.step(now, event, &mut self.mem, &mut self.out);
-            }
+            self.again.extend(neighbour.answer(&self.engine, &mut self.drive, &mut self.out));
         }
         self.drain();
     }

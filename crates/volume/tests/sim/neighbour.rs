@@ -25,8 +25,8 @@ pub struct Neighbour {
     pub refused: u64,
     pub returned: u64,
     pub pressed: u64,
-    /// Nothing is refused or asked back any more.
-    pub kind: bool,
+    /// They write over what is leased to the slice: for the canary.
+    pub rude: bool,
 }
 
 impl Neighbour {
@@ -44,7 +44,7 @@ impl Neighbour {
             refused: 0,
             returned: 0,
             pressed: 0,
-            kind: false,
+            rude: false,
         };
         let take = neighbour.home.free() / 2;
         neighbour.theirs = neighbour.home.lend(THEY, take);
@@ -64,11 +64,15 @@ impl Neighbour {
             taken.iter().for_each(|extent| self.scribble(engine, drive, *extent));
             self.theirs.extend(taken);
         }
+        if self.rude && self.chance.odds(1, 50) && !self.mine.is_empty() {
+            let victim = *self.chance.pick(&self.mine.iter().copied().collect::<Vec<_>>());
+            self.scribble(engine, drive, victim);
+        }
         let wanted = std::mem::take(&mut out.want_extents);
         if wanted > 0 {
             return Some(self.lend(engine, drive, wanted));
         }
-        if !self.kind && self.chance.odds(1, 150) {
+        if self.chance.odds(1, 150) {
             self.pressed += 1;
             return Some(Event::Shrink);
         }
@@ -76,7 +80,7 @@ impl Neighbour {
     }
 
     fn lend(&mut self, engine: &Engine, drive: &mut Drive, wanted: u32) -> Event {
-        if !self.kind && self.chance.odds(1, 4) {
+        if self.chance.odds(1, 4) {
             self.refused += 1;
             return Event::Lend { extents: Vec::new() };
         }
@@ -85,7 +89,7 @@ impl Neighbour {
             let back: Vec<u32> = self.theirs.drain(..give).collect();
             self.home.put_back(THEY, &back);
         }
-        let some = if self.kind { wanted } else { self.chance.between(1, u64::from(wanted)) as u32 };
+        let some = self.chance.between(1, u64::from(wanted)) as u32;
         let extents = self.home.lend(ME, some);
         // What comes is not zeroed: whatever stood there before stands there now.
         extents.iter().for_each(|extent| self.scribble(engine, drive, *extent));
@@ -95,13 +99,22 @@ impl Neighbour {
     }
 
     fn scribble(&mut self, engine: &Engine, drive: &mut Drive, extent: u32) {
-        assert!(!self.mine.contains(&extent), "neighbours write where they may not");
+        assert!(self.rude || !self.mine.contains(&extent), "neighbours write where they may not");
         let range = engine.extent_range(extent);
         for _ in 0..3 {
             let block = range.start / BLOCK_BYTES + self.chance.below((range.end - range.start) / BLOCK_BYTES);
             let data = vec![self.chance.bits() as u8 | 1; BLOCK_BYTES as usize];
             drive.run(DriveOp::Write { offset: block * BLOCK_BYTES, data });
         }
+    }
+
+    /// The slice's engine was started again: it has what its journal and its tail say, and no more than it was lent.
+    pub fn reclaim(&mut self, engine: &Engine) {
+        let mine: BTreeSet<u32> = engine.leased_extents().expect("a slice").into_iter().collect();
+        assert!(mine.is_subset(&self.mine), "after the restart the slice claims extents that it had given back");
+        let list: Vec<u32> = mine.iter().copied().collect();
+        self.home.claim(ME, &list).expect("nobody else has them");
+        self.mine = mine;
     }
 
     /// After a power cut: the journal may claim only what had been lent before it.

@@ -132,6 +132,9 @@ impl Sim {
             Err(error) => panic!("the engine does not start again: {error}"),
         };
         self.engine = restarted.engine;
+        if let Some(neighbour) = &mut self.neighbour {
+            neighbour.reclaim(&self.engine);
+        }
         self.rescues.verified += restarted.verified;
         self.alarms.extend(restarted.alarms);
         for tag in restarted.done {
