@@ -97,6 +97,7 @@ fn plan(fate: &Fate) -> Plan {
 impl World {
     pub fn new(seed: u64, fate: &Fate) -> World {
         let setup = Setup {
+            slices: 1,
             seed,
             drive_bytes: 24 << 20,
             mem_bytes: 24 << 20,
