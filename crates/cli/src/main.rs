@@ -61,6 +61,8 @@ nouns! {
     Pool => cmd::pool;
     /// Volumes, snapshots and clones.
     Volume => cmd::volume;
+    /// Access tokens: make, narrow, show, revoke.
+    Token => cmd::token;
     /// A volume as a local block device.
     Attach => attach::args::attach;
     /// Take an attached volume down.

@@ -202,3 +202,46 @@ fn conform_an_encrypted_volume_needs_its_key_after_each_start() {
     assert_eq!(node.json(&["volume", "show", "a"])["locked"], false, "{}", node.log());
     assert!(node.log().contains("/nonexistent"), "{}", node.log());
 }
+
+/// A token's text, as the command prints it.
+fn token(node: &Node, args: &[&str]) -> String {
+    node.json(&[&["token"], args].concat())["token"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn conform_tokens_are_made_narrowed_and_revoked() {
+    let mut node = file_node();
+    node.up();
+    let socket = node.path("nbd.sock");
+    let info = |export: &str| nbdinfo(&socket, export);
+    node.json(&["volume", "create", "a", "--size", "16MiB"]);
+    assert_eq!(info("a").code, 0);
+    let full = token(&node, &["new", "a"]);
+    assert_ne!(info("a").code, 0, "a volume with tokens lets nobody in without one");
+    assert_eq!(node.json(&["volume", "show", "a"])["token_required"], true);
+    assert_eq!(info(&format!("a?token={full}")).code, 0, "{}", node.log());
+    let narrow = token(&node, &["narrow", &full, "--read-only", "--expires", "1h", "--range", "0B..1MiB"]);
+    let shown = node.json(&["token", "show", &narrow]);
+    assert_eq!((&shown["read_only"], &shown["range"][1]), (&true.into(), &(1 << 20).into()));
+    let read_only = info(&format!("a?token={narrow}"));
+    assert_eq!(read_only.json()["exports"][0]["is_read_only"], true, "{}", read_only.err);
+    // A unix socket has no address; a token of nobody's sessions opens none; a past time is over.
+    for limits in [&["--source", "0.0.0.0/0"][..], &["--sessions", "0"], &["--expires", "0s"]] {
+        let refused = token(&node, &[&["narrow", &full], limits].concat());
+        assert_ne!(info(&format!("a?token={refused}")).code, 0, "{limits:?}");
+    }
+    assert!(node.refused(&["token", "narrow", "v1.x", "--read-only"], 2).contains("malformed"));
+    assert!(node.refused(&["token", "narrow", &full], 2).contains("--help"));
+    node.json(&["volume", "clone", "a", "b"]);
+    assert_ne!(info("b").code, 0);
+    assert_ne!(info(&format!("b?token={full}")).code, 0, "a token is for one volume");
+    node.down();
+    node.up();
+    assert_eq!(info(&format!("a?token={full}")).code, 0, "tokens outlive the node");
+    node.json(&["token", "revoke", "a"]);
+    assert_ne!(info(&format!("a?token={full}")).code, 0);
+    let new = token(&node, &["new", "a"]);
+    assert_eq!(info(&format!("a?token={new}")).code, 0, "{}", node.log());
+    node.json(&["token", "disable", "a"]);
+    assert_eq!(info("a").code, 0);
+}

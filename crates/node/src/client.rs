@@ -9,8 +9,8 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use segue_types::api::{
     AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, IntegrityEvent, LeaseGrant,
-    NewName, NodeInfo, Note, PoolInfo, ResizeVolume, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest,
-    UnlockVolume, VolumeInfo,
+    NewName, NodeInfo, Note, PoolInfo, ResizeVolume, RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef,
+    SuperRequest, TokenGrant, TokenLimits, UnlockVolume, VolumeInfo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -251,6 +251,18 @@ calls! {
     fn volumes(&self) -> Vec<VolumeInfo> { self.get("/v1/volumes") }
     /// Makes a volume.
     fn create_volume(&self, request: &CreateVolume) -> VolumeInfo { self.post("/v1/volumes", request) }
+    /// Makes a token; from the first one on the volume demands tokens.
+    fn new_token(&self, name: &str, limits: &TokenLimits) -> TokenGrant {
+        self.post(&format!("/v1/volumes/{}/tokens", seg(name)), limits)
+    }
+    /// Makes every token given out so far worthless.
+    fn revoke_tokens(&self, name: &str, plain: bool) -> () {
+        self.post(&format!("/v1/volumes/{}/tokens/revoke", seg(name)), &RevokeTokens { plain })
+    }
+    /// The volume demands no tokens any more.
+    fn disable_tokens(&self, name: &str) -> () {
+        self.call(Method::DELETE, &format!("/v1/volumes/{}/tokens", seg(name)), Vec::new())
+    }
     /// Loads the key of an encrypted volume and of its relatives.
     fn unlock(&self, name: &str, key: &SecretHex) -> VolumeInfo {
         self.post(&format!("/v1/volumes/{}/unlock", seg(name)), &UnlockVolume { key: key.clone() })

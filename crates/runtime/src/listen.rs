@@ -59,7 +59,7 @@ pub(crate) fn greet(fd: RawFd) -> io::Result<String> {
 }
 
 /// The peer's address, if the socket is one of TCP.
-fn peer_ip(fd: RawFd) -> io::Result<Option<std::net::IpAddr>> {
+pub(crate) fn peer_ip(fd: RawFd) -> io::Result<Option<std::net::IpAddr>> {
     let mut store: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     if unsafe { libc::getpeername(fd, (&raw mut store).cast(), &raw mut len) } != 0 {

@@ -10,9 +10,10 @@ use common::{WORLDS, World};
 use segue_runtime::{
     CallError, DriveSpec, IoChoice, ListenAddr, Local, LocalOp, Options, PoolSpec, Runtime, Tls, drive, format_drive,
 };
-use segue_types::{IoStatus, LeaseId};
+use segue_types::{Caveat, IoStatus, LeaseId, Token};
 use segue_volume::engine::EngineOptions;
-use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, ObservationRule};
+use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, ObservationRule, TokenSecret};
+use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::time::Duration;
 
@@ -105,6 +106,35 @@ fn conform_leases_tokens_and_fences_reach_the_client() {
     let status = third.call(client::STATUS, 0, 0, 1 << 20, &[]);
     assert_eq!(status.errno, 22, "block status without its context is refused");
     runtime.stop(Duration::from_secs(20)).unwrap();
+}
+
+/// A revocation reaches sessions that are open: theirs is over when the answer to the operator is there.
+#[test]
+fn conform_a_revoked_token_ends_its_sessions_and_no_other() {
+    for world in WORLDS {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("nbd.sock");
+        let runtime = serve(world, dir.path());
+        let plain = AdminOp::Create {
+            name: "vol".into(),
+            size_bytes: VOLUME_BYTES,
+            rule: ObservationRule::Flush,
+            token_sha256: Some(Sha256::digest(b"plain").into()),
+            encryption: None,
+        };
+        runtime.admin_wait("p", plain).unwrap();
+        let secret = TokenSecret([3; 32]);
+        runtime.admin_wait("p", AdminOp::RequireTokens { name: "vol".into(), secret }).unwrap();
+        let token = Token::mint(&secret.0, "vol", 1).narrow(Caveat::Range(0, 8192)).unwrap();
+        let mut other = Client::open(&socket, "vol?token=plain", true);
+        let mut mine = Client::open(&socket, &format!("vol?token={token}"), true);
+        mine.write(4096, &[1; 4096]);
+        assert_eq!(mine.call(client::WRITE, 0, 4096, 8192, &[1; 8192]).errno, 1, "beyond its range");
+        runtime.admin_wait("p", AdminOp::Revoke { name: "vol".into(), plain: false }).unwrap();
+        assert!(mine.closed(), "{world:?}");
+        assert!(other.read(4096, 4096) == [1; 4096]);
+        runtime.stop(Duration::from_secs(20)).unwrap();
+    }
 }
 
 #[test]

@@ -118,6 +118,48 @@ impl std::fmt::Debug for SecretHex {
 }
 
 shape! {
+    /// What a token is limited to. Nothing given: everything is allowed.
+    pub struct TokenLimits {
+        /// No changes.
+        #[serde(default)]
+        pub read_only: bool,
+        /// Worthless at this time, seconds of Unix time.
+        #[serde(default)]
+        pub expires_unix_s: Option<u64>,
+        /// Only these bytes: from, and one past the last.
+        #[serde(default)]
+        pub range: Option<(u64, u64)>,
+        /// Only clients of these addresses (`10.1.0.0/16`); all of them must hold.
+        #[serde(default)]
+        pub sources: Vec<String>,
+        /// At most so many sessions at once, of this token and all narrowed from it.
+        #[serde(default)]
+        pub sessions_max: Option<u32>,
+    }
+}
+
+shape! {
+    /// A new token.
+    pub struct TokenGrant {
+        /// The volume.
+        pub volume: String,
+        /// The token: keep it secret.
+        pub token: String,
+        /// Export name to attach with.
+        pub export: String,
+    }
+}
+
+shape! {
+    /// What is to be revoked besides the tokens.
+    pub struct RevokeTokens {
+        /// Also the plain secret, and every session.
+        #[serde(default)]
+        pub plain: bool,
+    }
+}
+
+shape! {
     /// The key of an encrypted volume.
     pub struct UnlockVolume {
         /// 32 to 4096 bytes.

@@ -10,6 +10,7 @@ mod hex;
 mod ids;
 mod share;
 mod status;
+mod token;
 mod units;
 
 pub use export::{ExportAccess, ExportName, ExportNameError, MAX_NAME_BYTES, check_volume_name};
@@ -18,6 +19,7 @@ pub use hex::{hex_decode, hex_encode};
 pub use ids::{LayerId, LeaseId, MoveId, ParseLeaseIdError, SuperId, VolumeId};
 pub use share::{BURST_MS_MAX, Share, WEIGHT_MAX};
 pub use status::IoStatus;
+pub use token::{CAVEATS_MAX, Caveat, Cidr, Grant, TOKEN_BYTES_MAX, TOKEN_PREFIX, Token, TokenError, caveats_of};
 pub use units::{
     BLOCK_BYTES, BLOCK_SHIFT, Nanos, ParseSizeError, SECTOR_BYTES, format_size, parse_duration_ns, parse_size,
 };

@@ -5,7 +5,8 @@
 
 use crate::crypt::{NewEncryption, Secret};
 use crate::mem::Buf;
-use segue_types::{IoStatus, LayerId, LeaseId, Nanos, Share, SuperId, VolumeId};
+use segue_types::{IoStatus, LayerId, LeaseId, Nanos, Share, SuperId, TokenError, VolumeId};
+use std::net::IpAddr;
 
 pub use crate::move_op::{CHUNK_BLOCKS, Chunk, END_BLOCK, MoveOp, MoveReply, MoveStage, MoveState, Passport, Piece};
 pub use segue_types::api::{ObservationRule, SuperPhase, VolumeKind};
@@ -193,6 +194,43 @@ pub enum AttachMode {
     Lease(LeaseId),
 }
 
+/// A token as a client shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TokenShown {
+    /// Its text.
+    pub text: String,
+    /// The client's address; `None` on a unix socket.
+    pub source: Option<IpAddr>,
+    /// Now, ms of Unix time.
+    pub now_unix_ms: u64,
+}
+
+/// Hides the token.
+impl std::fmt::Debug for TokenShown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TokenShown({:?})", self.source)
+    }
+}
+
+/// The secret that signs a volume's tokens. Never printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct TokenSecret(pub [u8; 32]);
+
+impl std::fmt::Debug for TokenSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenSecret")
+    }
+}
+
+/// What a volume's tokens are checked against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AccessState {
+    /// Tokens of another generation are revoked.
+    pub generation: u64,
+    /// What signs them.
+    pub secret: TokenSecret,
+}
+
 /// An operation of operators, monitors and sessions. Names are volume names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AdminOp {
@@ -228,6 +266,16 @@ pub enum AdminOp {
     SetShare { name: String, share: Option<Share> },
     /// Open an attachment. `token_sha256` is compared with the volume's. Reply: `Attached`.
     Attach { name: String, mode: AttachMode, token_sha256: Option<[u8; 32]> },
+    /// Open an attachment with a signed token. The text may also be the volume's plain secret, so its hash comes along.
+    /// Reply: `Attached`.
+    AttachToken { name: String, mode: AttachMode, token_sha256: [u8; 32], token: TokenShown },
+    /// Demand tokens signed by this secret, unless the volume already demands tokens. Reply: `Volume`.
+    RequireTokens { name: String, secret: TokenSecret },
+    /// End every token given out so far and their sessions; with `plain` also the plain secret and all sessions.
+    /// Reply: `Volume`.
+    Revoke { name: String, plain: bool },
+    /// Demand no tokens any more. Reply: `Volume`.
+    DropTokens { name: String },
     /// Close an attachment; its requests in flight must have been answered. Reply: `Done`.
     Detach { attach: AttachId },
     /// Grant a durable lease on the primary version, if it is free. Reply: `Leased`.
@@ -326,6 +374,8 @@ pub struct VolumeState {
     pub note: String,
     /// A clean-up beside or below it still runs.
     pub cleaning: bool,
+    /// It demands signed tokens, checked against this.
+    pub access: Option<AccessState>,
     /// Its blocks are encrypted on the drive.
     pub encrypted: bool,
     /// It is encrypted and its key is not in memory: nobody can attach.
@@ -403,6 +453,9 @@ pub enum AdminError {
     /// The token or lease is not the right one.
     #[error("access denied: wrong or missing token")]
     Denied,
+    /// The token shown is not good here; it says why.
+    #[error("access denied: {0}")]
+    Token(#[from] TokenError),
     /// The volume is encrypted and its key is not in memory: unlock it first.
     #[error("the volume is encrypted and locked; load its key with `segue volume unlock`")]
     Locked,

@@ -8,6 +8,7 @@ mod sim;
 use segue_des::{Cut, Drive, Faults, Image};
 use segue_types::{BLOCK_BYTES, IoStatus, LeaseId, Share, SuperId};
 use segue_volume::engine::OpenError;
+use segue_volume::op::{AccessState, TokenSecret};
 use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, ObservationRule, Op, SuperPhase};
 use segue_volume::{SuperblockError, check};
 use sim::scene::{block, judge, scene, setup};
@@ -99,6 +100,9 @@ fn settings() -> Image {
     assert_eq!(sim.write(c, 7 * B, &block(60, 7), true), IoStatus::Ok);
     assert_eq!(sim.admin(AdminOp::Checkpoint), Ok(AdminReply::Done));
     sim.admin(AdminOp::SetShare { name: "b".into(), share: Some(Share::default()) }).expect("a share");
+    sim.create("t", 1 << 30, ObservationRule::Write);
+    sim.admin(AdminOp::RequireTokens { name: "t".into(), secret: TokenSecret([7; 32]) }).expect("tokens");
+    sim.admin(AdminOp::SetNote { name: "b".into(), note: "last".into() }).expect("a note");
     sim.cut(Cut::KeepsNone)
 }
 
@@ -115,6 +119,7 @@ fn golden_v2_pool_with_settings_opens() {
     assert_eq!(sim.show("a").share, Some(share()));
     assert_eq!(sim.show("b").share, Some(Share::default()));
     assert_eq!(sim.show("snap").share, None);
+    assert_eq!(sim.show("t").access, Some(AccessState { generation: 1, secret: TokenSecret([7; 32]) }));
     assert!(sim.show("c").locked);
     let c = sim.attach_lease("c", LeaseId(3));
     assert_eq!(sim.read(c, 7 * B, B as u32), Ok(block(60, 7)));

@@ -11,4 +11,5 @@ mod offline;
 pub mod pool;
 mod start;
 pub mod supers;
+pub mod token;
 pub mod volume;

@@ -39,6 +39,7 @@ impl Refusal {
                 return Refusal::new(ApiErrorKind::Busy, message);
             }
             AdminError::Denied => (ApiErrorKind::Denied, ""),
+            AdminError::Token(_) => (ApiErrorKind::Denied, ""),
             AdminError::Locked => (ApiErrorKind::Conflict, ""),
             AdminError::WrongKey => (ApiErrorKind::Denied, ""),
             AdminError::Fenced => (ApiErrorKind::Fenced, "; get a new one with `segue lease acquire`"),

@@ -8,6 +8,7 @@ mod node;
 mod pools;
 mod serve;
 mod supers;
+mod tokens;
 mod volumes;
 
 pub use serve::{Listener, serve};
@@ -71,6 +72,8 @@ fn declared() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(volumes::list, volumes::create))
         .routes(routes!(volumes::show, volumes::delete))
         .routes(routes!(pools::bind))
+        .routes(routes!(tokens::create, tokens::disable))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(volumes::unlock))
         .routes(routes!(volumes::lock))
         .routes(routes!(volumes::resize))
@@ -173,7 +176,7 @@ fn volume_info(pool: &Port, v: VolumeState) -> segue_types::api::VolumeInfo {
         depth: v.depth,
         epoch: v.epoch,
         observation: v.rule,
-        token_required: v.token_sha256.is_some(),
+        token_required: v.token_sha256.is_some() || v.access.is_some(),
         lease: v.lease.map(|l| segue_types::api::LeaseInfo {
             holder: l.holder,
             since_unix_ms: l.since_unix_ms,

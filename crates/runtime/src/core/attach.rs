@@ -8,13 +8,14 @@ use super::control::{AdminKind, Msg};
 use super::tls::TlsStream;
 use super::{Core, conn::Conn};
 use crate::chance;
+use crate::listen;
 use crate::options::CallError;
 use crate::runtime::CoreShared;
-use segue_types::{ExportAccess, ExportName, LeaseId};
-use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, AttachState, VolumeKind, VolumeState};
+use segue_types::{ExportAccess, ExportName, LeaseId, TOKEN_PREFIX, Token, TokenError};
+use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachMode, AttachState, TokenShown, VolumeKind, VolumeState};
 use segue_wire::nbd::server::{ExportInfo, Refusal, RefusalCode, Session};
 use sha2::{Digest, Sha256};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// A pool that has the volume.
@@ -75,6 +76,14 @@ pub(crate) struct Traveler {
 
 fn token_hash(export: &ExportName) -> Option<[u8; 32]> {
     export.token.as_ref().map(|token| Sha256::digest(token.as_bytes()).into())
+}
+
+/// A signed token, as the client shows it; `None` when it shows none, or something else.
+fn shown(export: &ExportName, socket: RawFd) -> Option<TokenShown> {
+    let text = export.token.clone().filter(|text| text.starts_with(TOKEN_PREFIX))?;
+    // A socket that has gone has no address any more; then the connection ends as well.
+    let source = listen::peer_ip(socket).unwrap_or(None);
+    Some(TokenShown { text, source, now_unix_ms: chance::unix_ms() })
 }
 
 fn refusal(error: &AdminError) -> Refusal {
@@ -172,7 +181,7 @@ impl Core {
         let places = self.shared.places();
         let place = &places[found.place];
         if !lookup.enter {
-            let answer = describe(&lookup.export, &found.volume);
+            let answer = describe(&lookup.export, &found.volume, shown(&lookup.export, conn.fd.as_raw_fd()));
             return self.answer_lookup(id, answer);
         }
         if place.core == self.number {
@@ -204,7 +213,14 @@ impl Core {
                 now_unix_ms: chance::unix_ms(),
             },
         };
-        let op = AdminOp::Attach { name: lookup.export.volume.clone(), mode, token_sha256: token_hash(&lookup.export) };
+        let name = lookup.export.volume.clone();
+        let op = match (shown(&lookup.export, conn.raw()), token_hash(&lookup.export)) {
+            (Some(token), Some(token_sha256)) => {
+                conn.by_token = true;
+                AdminOp::AttachToken { name, mode, token_sha256, token }
+            }
+            (_, token_sha256) => AdminOp::Attach { name, mode, token_sha256 },
+        };
         let generation = conn.generation;
         self.admin(pool, AdminKind::Attach { conn: id, generation }, op);
     }
@@ -289,6 +305,18 @@ impl Core {
         }
     }
 
+    /// Tokens of a volume were revoked: its sessions that came with one end now, and with `all` every other too.
+    pub(super) fn revoked(&mut self, pool: usize, name: &str, all: bool) {
+        for id in 0..self.conns.end() {
+            let ends = |c: &&mut Conn| c.attach.is_some() && c.pool == pool && c.volume == name && (all || c.by_token);
+            if let Some(conn) = self.conns.get_mut(id).filter(ends) {
+                tracing::info!(holder = %conn.holder, volume = name, "token revoked: connection cut");
+                conn.cut();
+                self.mark(id);
+            }
+        }
+    }
+
     /// A volume has a new name.
     pub(super) fn renamed(&mut self, pool: usize, from: &str, to: &str) {
         self.pools[pool].share.renamed(from, to);
@@ -302,13 +330,27 @@ impl Core {
     }
 }
 
-/// What a client that only asks is told.
-fn describe(export: &ExportName, volume: &VolumeState) -> Result<ExportInfo, Refusal> {
-    if volume.token_sha256.is_some() && volume.token_sha256 != token_hash(export) {
-        return Err(refusal(&AdminError::Denied));
+/// What a client that only asks is told: nothing without what it would need to attach.
+fn describe(export: &ExportName, volume: &VolumeState, shown: Option<TokenShown>) -> Result<ExportInfo, Refusal> {
+    let denied = |error: AdminError| refusal(&error);
+    let mut read_only = export.access == ExportAccess::ReadOnly || volume.kind == VolumeKind::Snapshot;
+    let plain = volume.token_sha256.is_some() && volume.token_sha256 == token_hash(export);
+    if !plain {
+        match (&volume.access, shown) {
+            (Some(access), Some(shown)) => {
+                let grant = Token::parse(&shown.text)
+                    .and_then(|token| token.verify(&access.secret.0, &volume.name, access.generation))
+                    .and_then(|grant| grant.admit(shown.now_unix_ms / 1000, shown.source).map(|()| grant))
+                    .map_err(|error| denied(error.into()))?;
+                read_only |= grant.read_only;
+            }
+            (None, None) if volume.token_sha256.is_none() => {}
+            (None, Some(_)) if volume.token_sha256.is_none() => return Err(denied(TokenError::NotTaken.into())),
+            _ => return Err(denied(AdminError::Denied)),
+        }
     }
     let mut info = ExportInfo::new(volume.size_bytes);
-    info.read_only = export.access == ExportAccess::ReadOnly || volume.kind == VolumeKind::Snapshot;
+    info.read_only = read_only;
     info.name = Some(volume.name.clone());
     Ok(info)
 }

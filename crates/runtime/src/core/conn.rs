@@ -81,6 +81,8 @@ pub(super) struct Conn {
     pub(super) slot: Option<Slot>,
     pub(super) volume: String,
     pub(super) holder: String,
+    /// It showed a signed token, so a revocation ends it.
+    pub(super) by_token: bool,
     pub(super) lookup: Option<Box<Lookup>>,
     /// The core and pool it is to go to.
     pub(super) travel: Option<(usize, String)>,
@@ -127,6 +129,7 @@ impl Conn {
             slot: None,
             volume: String::new(),
             holder,
+            by_token: false,
             lookup: None,
             travel: None,
             requests: 0,

@@ -103,6 +103,7 @@ pub(super) enum Watch {
     Resize,
     Rename { from: String },
     Share,
+    Revoke { all: bool },
 }
 
 /// How far the orderly stop is.
@@ -164,6 +165,8 @@ impl Core {
             AdminOp::SetShare { .. } => Watch::Share,
             AdminOp::Resize { .. } => Watch::Resize,
             AdminOp::Rename { name, .. } => Watch::Rename { from: name.clone() },
+            AdminOp::Revoke { plain, .. } => Watch::Revoke { all: *plain },
+            AdminOp::DropTokens { .. } => Watch::Revoke { all: false },
             _ => Watch::Nothing,
         };
         self.admin(pool, AdminKind::Call { reply, watch }, op);
@@ -226,6 +229,7 @@ impl Core {
                         self.pools[pool].share.settle(&v.name, v.share, self.now);
                     }
                     (Watch::Rename { from }, Ok(AdminReply::Volume(v))) => self.renamed(pool, from, &v.name),
+                    (Watch::Revoke { all }, Ok(AdminReply::Volume(v))) => self.revoked(pool, &v.name, *all),
                     _ => {}
                 }
                 reply(result.map_err(CallError::Refused));

@@ -111,6 +111,7 @@ impl TinyEngine {
             super_id: None,
             note: String::new(),
             cleaning: false,
+            access: None,
             encrypted: false,
             locked: false,
             share: None,

@@ -10,6 +10,7 @@ use crate::catalog::{Branch, NOTE_BYTES_MAX, VOLUME_BYTES_MAX, Volume};
 use crate::crypt::NewEncryption;
 use crate::journal::Change;
 use crate::mem::Mem;
+use crate::op::{AccessState, TokenSecret};
 use crate::op::{AdminError, AdminOp, AdminReply, MoveOp, Out, PoolState, SuperPhase, Tag, VolumeKind, VolumeState};
 use crate::settings::Settings;
 use crate::superposition::Phase;
@@ -46,6 +47,7 @@ impl Engine {
                 | AdminOp::ScrubStatus
                 | AdminOp::Detach { .. }
                 | AdminOp::Attach { .. }
+                | AdminOp::AttachToken { .. }
                 | AdminOp::Unlock { .. }
                 | AdminOp::Lock { .. }
                 | AdminOp::Move(MoveOp::List | MoveOp::Measure { .. })
@@ -101,7 +103,13 @@ impl Engine {
             AdminOp::Unlock { name, secret } => self.unlock(&name, &secret),
             AdminOp::Lock { name } => self.lock(&name),
             AdminOp::SetShare { name, share } => self.set_share(&name, share),
-            AdminOp::Attach { name, mode, token_sha256 } => self.attach(&name, mode, token_sha256),
+            AdminOp::Attach { name, mode, token_sha256 } => self.attach(&name, mode, token_sha256, None),
+            AdminOp::AttachToken { name, mode, token_sha256, token } => {
+                self.attach(&name, mode, Some(token_sha256), Some(&token))
+            }
+            AdminOp::RequireTokens { name, secret } => self.require_tokens(&name, secret.0),
+            AdminOp::Revoke { name, plain } => self.revoke(&name, plain),
+            AdminOp::DropTokens { name } => self.drop_tokens(&name),
             AdminOp::Detach { attach } => self.detach(attach),
             AdminOp::Acquire { name, lease, holder, now_unix_ms } => self.acquire(&name, lease, holder, now_unix_ms),
             AdminOp::Release { name, lease } => self.release_lease(&name, lease),
@@ -314,6 +322,10 @@ impl Engine {
             super_id: volume.race.as_ref().filter(|_| running).map(|r| r.race.sid()),
             note: volume.note.clone(),
             cleaning: self.is_cleaned(head),
+            access: volume
+                .settings
+                .access
+                .map(|a| AccessState { generation: a.generation, secret: TokenSecret(a.secret) }),
             encrypted: volume.settings.encryption.is_some(),
             locked: !self.is_unlocked(volume),
             share: volume.settings.share,

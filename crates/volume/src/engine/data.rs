@@ -108,7 +108,8 @@ impl Engine {
             let room = buf.len() >= aligned_span(offset, len);
             assert!(room && len <= MAX_REQUEST_BYTES, "the driver splits requests and sizes their buffers");
         }
-        if changes && bound.read_only {
+        let permitted = matches!(request, Op::Flush) || (offset >= bound.range.0 && offset + len <= bound.range.1);
+        if !permitted || (changes && bound.read_only) {
             return Err(IoStatus::ReadOnly);
         }
         if self.poisoned.is_some() && (changes || matches!(request, Op::Flush)) && !bound.read_only {

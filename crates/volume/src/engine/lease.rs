@@ -4,9 +4,9 @@
 //! Invariant: at most one lease may write a version, and an attachment whose lease is over is fenced for good.
 
 use super::Engine;
+use super::access::{Pass, narrowed};
 use crate::catalog::{Branch, HOLDER_BYTES_MAX, Lease, Volume};
-use crate::crypt::same;
-use crate::op::{AdminError, AdminReply, AttachId, AttachMode, AttachState, Holder, VolumeKind};
+use crate::op::{AdminError, AdminReply, AttachId, AttachMode, AttachState, Holder, TokenShown, VolumeKind};
 use crate::superposition::{Phase, PrimaryAct, PrimaryVerdict};
 use segue_types::{IoStatus, LayerId, LeaseId, TaskKind, VolumeId};
 
@@ -29,11 +29,22 @@ pub(crate) struct Attach {
     in_flight: u32,
     /// Place of its volume's key; `NIL` when it is not encrypted.
     key: u32,
+    pass: Pass,
 }
 
 impl Attach {
     pub(crate) fn key(&self) -> u32 {
         self.key
+    }
+
+    /// True when it is a session that counts under this mark of a token.
+    pub(crate) fn counts_under(&self, volume: VolumeId, under: u64) -> bool {
+        self.live && !self.fenced && self.volume == volume && self.pass.counts_under(under)
+    }
+
+    /// Fences it if it came with a token, or whatever it came with.
+    pub(crate) fn end_by_revocation(&mut self, volume: VolumeId, all: bool) {
+        self.fenced |= self.volume == volume && (all || self.pass.by_token);
     }
 
     /// True while it may still encrypt or decrypt with this key.
@@ -55,6 +66,8 @@ pub(crate) struct Bound {
     pub(crate) head: LayerId,
     pub(crate) size_bytes: u64,
     pub(crate) read_only: bool,
+    /// Bytes its token lets it touch.
+    pub(crate) range: (u64, u64),
 }
 
 impl Engine {
@@ -62,13 +75,16 @@ impl Engine {
     /// change it in between.
     pub(crate) fn bind(&self, id: AttachId) -> Result<Bound, IoStatus> {
         let attach = self.attaches.get(id.0 as usize).filter(|a| a.live && !a.fenced).ok_or(IoStatus::Fenced)?;
+        if self.now >= attach.pass.ends_at {
+            return Err(IoStatus::Fenced);
+        }
         let volume = self.catalog.volumes.get(&attach.volume).filter(|v| !v.is_sealed()).ok_or(IoStatus::Fenced)?;
         let branch = match attach.role {
             Role::Primary | Role::ReadOnly => &volume.primary,
             Role::Child => volume.child.as_ref().ok_or(IoStatus::Fenced)?,
         };
         let read_only = attach.role == Role::ReadOnly;
-        Ok(Bound { head: branch.head, size_bytes: branch.size_bytes, read_only })
+        Ok(Bound { head: branch.head, size_bytes: branch.size_bytes, read_only, range: attach.pass.range })
     }
 
     /// Names the version an attachment writes, to tell whether two requests may overlap.
@@ -160,12 +176,12 @@ impl Engine {
         &mut self,
         name: &str,
         mode: AttachMode,
-        token: Option<[u8; 32]>,
+        sha256: Option<[u8; 32]>,
+        shown: Option<&TokenShown>,
     ) -> Result<AdminReply, AdminError> {
         let volume = self.catalog.by_name(name).ok_or(AdminError::NotFound)?;
-        if !token_matches(volume.token_sha256.as_ref(), token.as_ref()) {
-            return Err(AdminError::Denied);
-        }
+        let (pass, read_only) = self.admit_client(volume, sha256.as_ref(), shown)?;
+        let mode = narrowed(mode, read_only)?;
         check_open(volume)?;
         let (id, key) = (volume.id, self.key_of(volume)?);
         let (role, lease) = match mode {
@@ -183,7 +199,7 @@ impl Engine {
                 (Role::Primary, Some(self.share_or_take(id, lease, holder, now_unix_ms)?))
             }
         };
-        let fresh = Attach { live: true, fenced: false, volume: id, role, lease, in_flight: 0, key };
+        let fresh = Attach { live: true, fenced: false, volume: id, role, lease, in_flight: 0, key, pass };
         let slot = match self.attaches.iter().position(|a| !a.live && a.in_flight == 0) {
             Some(slot) => {
                 self.attaches[slot] = fresh;
@@ -313,12 +329,4 @@ pub(crate) fn check_holder(holder: &str) -> Result<(), AdminError> {
         return Err(AdminError::Invalid("a holder is 1 to 256 bytes of text"));
     }
     Ok(())
-}
-
-fn token_matches(wanted: Option<&[u8; 32]>, given: Option<&[u8; 32]>) -> bool {
-    match (wanted, given) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(a), Some(b)) => same(a, b),
-    }
 }

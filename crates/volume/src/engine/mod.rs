@@ -8,6 +8,7 @@
 //! `lease`, `race` (super and collapse), `clean` (merge and drop), `scrub`, `moves` (to another pool), `open` (format,
 //! open, replay), `recover` (after a panic at a point where the state was whole), `restart` (after any other).
 
+mod access;
 mod admin;
 mod checkpoint;
 mod clean;
