@@ -208,6 +208,8 @@ fn options(config: &Config) -> Options {
             wanted => wanted as usize,
         },
         io: if config.io_engine == IoEngine::Poll { IoChoice::Poll } else { IoChoice::Auto },
+        // Only TLS gives them something to do.
+        helpers: if config.tls.is_some() { config.helpers as usize } else { 0 },
         mem_bytes: (config.io_memory_bytes + cache_bytes + cache_bytes / 2) as usize,
         ..Options::default()
     }

@@ -65,7 +65,10 @@ const CORE_GAUGES: [OfCore; 3] = [
 ];
 
 /// Counters, summed over cores.
-const CORE_COUNTERS: [OfCore; 6] = [
+const CORE_COUNTERS: [OfCore; 7] = [
+    ("segue_nbd_handshakes_elsewhere", "Steps of TLS handshakes that helpers did for the core", |c| {
+        c.handshakes_elsewhere
+    }),
     ("segue_nbd_accepted_connections", "Connections accepted", |c| c.accepted),
     ("segue_nbd_refused_connections", "Connections turned away because there were too many", |c| c.refused),
     ("segue_nbd_cut_connections", "Connections cut: broken protocol, slow handshake, stalled", |c| c.cut),

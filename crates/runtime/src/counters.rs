@@ -64,6 +64,7 @@ pub(crate) struct Counters {
     pub(crate) accepted: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) cut: AtomicU64,
+    pub(crate) handshakes_elsewhere: AtomicU64,
     pub(crate) mem_used_bytes: AtomicU64,
     pub(crate) mem_waits: AtomicU64,
     pub(crate) send_stalls: AtomicU64,
@@ -113,6 +114,7 @@ impl Counters {
             accepted: get(&self.accepted),
             refused: get(&self.refused),
             cut: get(&self.cut),
+            handshakes_elsewhere: get(&self.handshakes_elsewhere),
             mem_used_bytes: get(&self.mem_used_bytes),
             mem_waits: get(&self.mem_waits),
             send_stalls: get(&self.send_stalls),
@@ -154,6 +156,8 @@ pub struct Snapshot {
     pub refused: u64,
     /// Connections cut: broken protocol, handshake too slow, stalled while others starved.
     pub cut: u64,
+    /// Steps of TLS handshakes that helpers did for the core.
+    pub handshakes_elsewhere: u64,
     /// Bytes of I/O memory in use now, the engines' caches included (gauge).
     pub mem_used_bytes: u64,
     /// Times that a connection had to wait for I/O memory.

@@ -37,6 +37,9 @@ pub struct Options {
     pub connection_requests_max: usize,
     /// Time for a client to get through the handshake.
     pub handshake_timeout: Duration,
+    /// Threads that do the arithmetic of TLS handshakes for the cores, at a lower priority; 0: the cores do it. They sleep
+    /// when there is nothing to do. At most 64.
+    pub helpers: usize,
     /// Longest time that a core looks for new requests before it sleeps, under load and where that serves more (it
     /// tries both). Zero: it always sleeps at once.
     pub spin: Duration,
@@ -53,6 +56,7 @@ impl Default for Options {
             connection_bytes_max: 4 << 20,
             connection_requests_max: 1024,
             handshake_timeout: Duration::from_secs(30),
+            helpers: 1,
             spin: Duration::from_micros(150),
         }
     }

@@ -4,8 +4,9 @@
 //! Invariant: a pool's name leads to one core for as long as the runtime lives.
 
 use crate::chance;
-use crate::core::{Core, Msg, ReplyFn};
+use crate::core::{Core, Helpers, Msg, ReplyFn, Shake, helpers};
 use crate::counters::{Counters, Snapshot};
+use crate::crew::{Crew, CrewError};
 use crate::io::Bell;
 use crate::listen;
 use crate::options::{
@@ -15,7 +16,7 @@ use crate::options::{
 use segue_volume::op::{AdminOp, AdminReply, Alarm};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     stopping: AtomicBool,
     places: Mutex<Arc<Vec<PoolPlace>>>,
     alarms: Mutex<VecDeque<PoolAlarm>>,
+    /// Do handshakes for the cores, if there are any.
+    pub(crate) helpers: OnceLock<Helpers>,
 }
 
 impl Shared {
@@ -138,6 +141,7 @@ pub struct Runtime {
     status: Arc<Vec<CoreStatus>>,
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
     next_core: Arc<AtomicUsize>,
+    helpers: Arc<Mutex<Option<Crew<Shake>>>>,
 }
 
 impl Runtime {
@@ -164,7 +168,9 @@ impl Runtime {
             stopping: AtomicBool::new(false),
             places: Mutex::default(),
             alarms: Mutex::default(),
+            helpers: OnceLock::new(),
         });
+        let crew = start_helpers(&shared, options.helpers.min(64))?;
         let (mut threads, mut status) = (Vec::new(), Vec::new());
         for number in 0..count {
             let (thread, said) = start_core(number, &shared, &options)?;
@@ -176,6 +182,7 @@ impl Runtime {
             status: Arc::new(status),
             threads: Arc::new(Mutex::new(threads)),
             next_core: Arc::default(),
+            helpers: Arc::new(Mutex::new(crew)),
         })
     }
 
@@ -343,6 +350,8 @@ impl Runtime {
             // A panic's message has been printed; `clean` tells that it happened.
             let _ = threads.pop().expect("it was seen").join();
         }
+        // After the cores: what helpers still have is for nobody.
+        drop(self.helpers.lock().unwrap_or_else(PoisonError::into_inner).take());
         let clean = |core: &Arc<CoreShared>| core.clean.load(Ordering::Acquire);
         if self.shared.cores.iter().all(clean) { Ok(()) } else { Err(StopError::Died) }
     }
@@ -356,6 +365,18 @@ impl Drop for Farewell {
         self.0.gone.store(true, Ordering::Release);
         self.0.empty();
     }
+}
+
+fn start_helpers(shared: &Arc<Shared>, count: usize) -> Result<Option<Crew<Shake>>, StartError> {
+    if count == 0 {
+        return Ok(None);
+    }
+    let crew = helpers(count as u16, shared.cores.len() as u16).map_err(|error| match error {
+        CrewError::Thread(error) => StartError::Thread(error),
+        CrewError::Options(error) => unreachable!("one helper and one core at least: {error}"),
+    })?;
+    assert!(shared.helpers.set(crew.handle().clone()).is_ok(), "helpers are started once");
+    Ok(Some(crew))
 }
 
 fn start_core(

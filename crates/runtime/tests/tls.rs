@@ -8,12 +8,13 @@ mod common;
 use common::client::{self, Client, option, request};
 use common::{Served, VOLUME, WORLDS};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
 use segue_runtime::{ListenAddr, Options, Tls};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 struct Certificates {
     server: Arc<ServerConfig>,
@@ -121,6 +122,104 @@ fn fault_tls_refuses_the_plain_and_the_unknown() {
         liar.put(&[0x55; 400]);
         assert!(liar.closed());
         drop((plain, stranger));
+        served.settle();
+        served.stop();
+    }
+}
+
+/// Panics while it chooses a certificate, when told to: a bug inside a handshake.
+#[derive(Debug)]
+struct Fickle {
+    key: Arc<rustls::sign::CertifiedKey>,
+    panics: AtomicBool,
+}
+
+impl ResolvesServerCert for Fickle {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        assert!(!self.panics.load(Ordering::SeqCst), "planned");
+        Some(self.key.clone())
+    }
+}
+
+fn fickle() -> (Arc<Fickle>, Arc<ServerConfig>, Arc<ClientConfig>) {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let cert = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let der = PrivateKeyDer::try_from(cert.signing_key.serialize_der()).unwrap();
+    let key = provider.key_provider.load_private_key(der).unwrap();
+    let certified = rustls::sign::CertifiedKey::new(vec![cert.cert.der().clone()], key);
+    let fickle = Arc::new(Fickle { key: Arc::new(certified), panics: AtomicBool::new(false) });
+    let server = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+    let server = server.with_no_client_auth().with_cert_resolver(fickle.clone());
+    let mut roots = RootCertStore::empty();
+    roots.add(cert.cert.der().clone()).unwrap();
+    let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    (fickle, Arc::new(server), Arc::new(client.with_root_certificates(roots).with_no_client_auth()))
+}
+
+fn elsewhere(served: &Served) -> u64 {
+    served.runtime.counters().iter().map(|core| core.handshakes_elsewhere).sum()
+}
+
+#[test]
+fn fault_a_panic_inside_a_handshake_costs_its_connection_alone() {
+    for world in WORLDS {
+        let (fickle, server, known) = fickle();
+        let served = Served::new(world, Options { helpers: 2, ..Options::default() });
+        let path = served.dir.path().join("tls.sock");
+        served.runtime.listen(&ListenAddr::Unix(path.clone()), Tls::Required(server)).unwrap();
+        let mut old = start(Client::raw(&path), known.clone());
+        enter(&mut old);
+        assert!(elsewhere(&served) >= 2, "both flights of the client are handled by a helper");
+        fickle.panics.store(true, Ordering::SeqCst);
+        for _ in 0..3 {
+            let mut unlucky = start(Client::raw(&path), known.clone());
+            assert!(unlucky.write_all(&option(3, &[])).and_then(|()| unlucky.read_exact(&mut [0; 20])).is_err());
+        }
+        fickle.panics.store(false, Ordering::SeqCst);
+        let mut new = start(Client::raw(&path), known.clone());
+        enter(&mut new);
+        for stream in [&mut old, &mut new] {
+            stream.write_all(&request(client::READ, 0, 2, 0, 4096)).unwrap();
+            assert_eq!(take(stream, 16)[4..8], [0; 4]);
+            take(stream, 4096);
+        }
+        drop((old, new));
+        served.settle();
+        served.stop();
+    }
+}
+
+#[test]
+fn conform_without_helpers_the_core_does_handshakes() {
+    for world in WORLDS {
+        let (_, server, known) = fickle();
+        let served = Served::new(world, Options { helpers: 0, ..Options::default() });
+        let path = served.dir.path().join("tls.sock");
+        served.runtime.listen(&ListenAddr::Unix(path.clone()), Tls::Required(server)).unwrap();
+        let mut stream = start(Client::raw(&path), known);
+        enter(&mut stream);
+        assert_eq!(elsewhere(&served), 0);
+        drop(stream);
+        served.settle();
+        served.stop();
+    }
+}
+
+#[test]
+fn fault_clients_that_leave_in_the_middle_of_a_handshake_leave_nothing() {
+    for world in WORLDS {
+        let (_, server, known) = fickle();
+        let served = Served::new(world, Options { helpers: 1, ..Options::default() });
+        let path = served.dir.path().join("tls.sock");
+        served.runtime.listen(&ListenAddr::Unix(path.clone()), Tls::Required(server)).unwrap();
+        for _ in 0..50 {
+            let mut gone = start(Client::raw(&path), known.clone());
+            // The first flight is sent, and nobody waits for the answer.
+            gone.conn.write_tls(&mut gone.sock).unwrap();
+        }
+        let mut stream = start(Client::raw(&path), known);
+        enter(&mut stream);
+        drop(stream);
         served.settle();
         served.stop();
     }

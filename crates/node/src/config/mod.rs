@@ -105,6 +105,8 @@ pub struct Config {
     pub io_engine: IoEngine,
     /// Cores that serve; 0 for one per pool, at most as many as the machine has.
     pub cores: u32,
+    /// Threads that do TLS handshakes for the cores.
+    pub helpers: u32,
     /// I/O memory per pool.
     pub io_memory_bytes: u64,
     /// Patience of an orderly stop.
@@ -192,6 +194,12 @@ pub enum ConfigError {
         /// As written.
         is: u32,
     },
+    /// More helpers than a node may have.
+    #[error("helpers is {is}, allowed are 0 to {CORES_MAX}; 0 lets the cores do TLS handshakes themselves")]
+    Helpers {
+        /// As written.
+        is: u32,
+    },
     /// An address cannot be read.
     #[error("{text:?} is not an address to listen on; write unix:PATH, ADDRESS:PORT or [IPV6]:PORT")]
     Address {
@@ -248,6 +256,9 @@ impl Config {
         if toml.cores > CORES_MAX {
             return Err(ConfigError::Cores { is: toml.cores });
         }
+        if toml.helpers > CORES_MAX {
+            return Err(ConfigError::Helpers { is: toml.helpers });
+        }
         range("io_memory", toml.io_memory.0, 32 << 20, 16 << 30)?;
         let nbd = judge_listen(&toml.nbd.listen, toml.tls.is_some() || toml.nbd.allow_plaintext)?;
         let admin_tls = toml.admin_tls.as_ref().map(|a| {
@@ -260,6 +271,7 @@ impl Config {
             admin: toml.admin.clone(),
             io_engine: toml.io_engine,
             cores: toml.cores,
+            helpers: toml.helpers,
             io_memory_bytes: toml.io_memory.0,
             stop_wait: toml.stop_wait.0,
             log_level: toml.log.level,

@@ -45,6 +45,7 @@ fn each_rule_names_cause_and_fix() {
         (format!("stop_wait = \"5\"\n{POOL}"), "a duration is a number and a unit"),
         (format!("io_memory = \"4KiB\"\n{POOL}"), "io_memory is 4KiB, allowed are 32MiB to 16GiB"),
         (format!("cores = 65\n{POOL}"), "cores is 65, allowed are 0 to 64"),
+        (format!("helpers = 65\n{POOL}"), "helpers is 65, allowed are 0 to 64"),
         (format!("{POOL}cache = \"1KiB\""), "cache is 1KiB, allowed are 4MiB to 64GiB"),
         ("[[pool]]\nname = \"a/b\"\npath = \"x\"".to_owned(), "a volume name is 1 to 64"),
         ("[[pool]]\nname = \"a\"".to_owned(), "exactly one of path and memory_bytes"),

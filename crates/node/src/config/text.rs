@@ -145,6 +145,11 @@ section! {
         #[form("number", "0")]
         #[serde(default)]
         cores: u32,
+        /// Threads that do the arithmetic of TLS handshakes for the cores, at a lower priority. 0: the cores do it themselves.
+        /// None is started without `[tls]`. Range 0 to 64.
+        #[form("number", "1")]
+        #[serde(default = "default_helpers")]
+        helpers: u32,
         /// I/O memory of each pool: buffers of requests in flight. Range 32MiB to 16GiB. Only what is used is resident.
         #[form("size", "128MiB")]
         #[serde(default = "default_io_memory")]
@@ -293,6 +298,10 @@ fn default_admin() -> PathBuf {
 
 fn default_io_engine() -> IoEngine {
     IoEngine::Auto
+}
+
+fn default_helpers() -> u32 {
+    1
 }
 
 fn default_io_memory() -> Size {

@@ -75,6 +75,8 @@ pub(super) struct Conn {
     pub(super) tls_config: Option<Arc<rustls::ServerConfig>>,
     /// STARTTLS was agreed; begins when all in the clear was sent.
     pub(super) tls_next: bool,
+    /// The TLS machine is with a helper: nothing is read or sent until it is back.
+    pub(super) shaking: bool,
     pub(super) pool: usize,
     pub(super) attach: Option<AttachId>,
     /// Its volume's place among those that share the drive.
@@ -124,6 +126,7 @@ impl Conn {
             tls: None,
             tls_config: None,
             tls_next: false,
+            shaking: false,
             pool: NO_POOL,
             attach: None,
             slot: None,

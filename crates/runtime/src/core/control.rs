@@ -65,6 +65,8 @@ pub(crate) enum Msg {
         set: Option<Sharing>,
         reply: SharingReply,
     },
+    /// A helper is done with a connection's TLS machine.
+    Shaken(super::shake::Shaken),
     Stop,
 }
 
@@ -140,6 +142,7 @@ impl Core {
             Msg::PoolArrives(arrival) => self.pool_arrives(*arrival),
             Msg::IoDone { pool, ticket, result } => self.io_done_elsewhere(pool, ticket, result),
             Msg::Sharing { pool, set, reply } => self.sharing(pool, set, reply),
+            Msg::Shaken(shaken) => self.shaken(shaken),
             Msg::Stop => self.stop(),
         }
     }

@@ -281,7 +281,7 @@ impl Core {
     /// Gives what a connection is to send to the kernel.
     pub(super) fn flush(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        if conn.tx.busy || conn.dead {
+        if conn.tx.busy || conn.dead || conn.shaking {
             return;
         }
         if let Some(tls) = &mut conn.tls {

@@ -4,7 +4,7 @@
 //! Invariant: one clock read and one kernel call per turn; what a turn makes is sent in the same turn.
 //!
 //! Reading order: `conn` (what a connection is), `pump` (bytes to requests), `finish` (ends to replies), `tx` (replies
-//! to the socket), `share` (whose request is next), `storm` (handshakes), `attach` (names to volumes), `control` (other threads' wishes), `handover` (pools from core to core),
+//! to the socket), `share` (whose request is next), `storm` and `shake` (handshakes), `attach` (names to volumes), `control` (other threads' wishes), `handover` (pools from core to core),
 //! `life` (accept, cut, close).
 
 mod attach;
@@ -15,6 +15,7 @@ mod handover;
 mod life;
 mod pools;
 mod pump;
+mod shake;
 mod share;
 mod spin;
 mod storm;
@@ -22,6 +23,7 @@ mod tls;
 mod tx;
 
 pub(crate) use control::{Msg, ReplyFn};
+pub(crate) use shake::{Helpers, Shake, helpers};
 
 use crate::counters::Counters;
 use crate::io::{Backend, Bell, Done, TOKEN_BELL, open_backend};

@@ -72,6 +72,7 @@ impl Core {
             let flow = if (conn.input_over && !serves_on)
                 || matches!(conn.phase, Phase::Waiting | Phase::Detaching)
                 || conn.tls_next
+                || conn.shaking
             {
                 Flow::Stop
             } else if conn.job.is_some() {
@@ -116,6 +117,9 @@ impl Core {
 
     /// Decrypts into where the bytes are wanted.
     fn pull(&mut self, id: u32) -> Flow {
+        if self.shake_elsewhere(id) {
+            return Flow::Stop;
+        }
         let conn = &mut self.conns[id];
         let payload = conn.payload_rest();
         if payload.is_none() {

@@ -24,6 +24,8 @@ pub(super) struct TlsStream {
     start: usize,
     end: usize,
     cipher_out: Vec<u8>,
+    /// The peer broke the protocol.
+    broken: bool,
 }
 
 impl TlsStream {
@@ -31,7 +33,7 @@ impl TlsStream {
         let mut machine = rustls::ServerConnection::new(config)?;
         machine.set_buffer_limit(None);
         let cipher_in = vec![0; CIPHER_IN_BYTES];
-        Ok(TlsStream { machine, cipher_in, start: 0, end: 0, cipher_out: Vec::new() })
+        Ok(TlsStream { machine, cipher_in, start: 0, end: 0, cipher_out: Vec::new(), broken: false })
     }
 
     /// Where received bytes go. Only when all earlier ones were pulled.
@@ -46,9 +48,32 @@ impl TlsStream {
         self.end = n;
     }
 
+    /// True when bytes wait whose handling is the costly part of a handshake.
+    pub(super) fn shakes(&self) -> bool {
+        self.machine.is_handshaking() && self.start != self.end && !self.broken
+    }
+
+    /// Handles the bytes of the handshake that wait.
+    pub(super) fn shake(&mut self) {
+        while self.shakes() {
+            self.digest();
+        }
+    }
+
+    /// Gives cipher bytes that wait to the machine.
+    fn digest(&mut self) {
+        let mut input = &self.cipher_in[self.start..self.end];
+        let took = self.machine.read_tls(&mut input);
+        self.start = self.end - input.len();
+        self.broken = self.machine.process_new_packets().is_err() || took.unwrap_or(0) == 0;
+    }
+
     /// Decrypts into `to`.
     pub(super) fn pull(&mut self, to: &mut [u8]) -> Pulled {
         loop {
+            if self.broken {
+                return Pulled::Over;
+            }
             match self.machine.reader().read(to) {
                 Ok(0) => return Pulled::Over,
                 Ok(n) => return Pulled::Bytes(n),
@@ -58,13 +83,7 @@ impl TlsStream {
             if self.start == self.end {
                 return Pulled::NeedBytes;
             }
-            let mut input = &self.cipher_in[self.start..self.end];
-            let took = self.machine.read_tls(&mut input);
-            self.start = self.end - input.len();
-            let took = took.unwrap_or(0);
-            if self.machine.process_new_packets().is_err() || took == 0 {
-                return Pulled::Over;
-            }
+            self.digest();
         }
     }
 

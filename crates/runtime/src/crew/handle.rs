@@ -21,12 +21,14 @@ pub struct CrewOptions {
     pub spreads: CodeSet,
     /// Begins the names of the threads.
     pub name: &'static str,
+    /// Called first on each thread.
+    pub starts: fn(),
 }
 
 impl Default for CrewOptions {
     fn default() -> CrewOptions {
         let spreads = CodeSet::of(&[Code::STATE, Code::LOGIC, Code::PANIC, Code::INVARIANT, Code::INJECTED]);
-        CrewOptions { rcs: RcsOptions::default(), spreads, name: "segue-crew" }
+        CrewOptions { rcs: RcsOptions::default(), spreads, name: "segue-crew", starts: || {} }
     }
 }
 
@@ -99,14 +101,17 @@ impl<W: Work> Crew<W> {
     /// # Errors
     /// [`CrewError`].
     pub fn start(options: CrewOptions) -> Result<Crew<W>, CrewError> {
-        let CrewOptions { rcs: mut settings, spreads, name } = options;
+        let CrewOptions { rcs: mut settings, spreads, name, starts } = options;
         settings.group_tasks_max = settings.tasks_max;
         let (workers, places) = (settings.pools, settings.tasks_max);
         let shared = Arc::new(Shared::new(Rcs::new(settings)?, places, spreads));
         let mut crew = Crew { handle: CrewHandle { shared }, threads: Vec::with_capacity(usize::from(workers)) };
         for number in 0..workers {
             let shared = crew.handle.shared.clone();
-            let thread = sync::spawn(format!("{name}-{number}"), move || worker::work(&shared, Pool(number)));
+            let thread = sync::spawn(format!("{name}-{number}"), move || {
+                starts();
+                worker::work(&shared, Pool(number));
+            });
             crew.threads.push(thread.map_err(CrewError::Thread)?);
         }
         Ok(crew)
