@@ -4,7 +4,7 @@
 //! Invariant: every group has a bound and a home pool.
 
 use super::workload::{CACHE_STANDARD, CORES, DISPATCHES_PER_FAULT, GROUPS, RECOVERY_NS, Workload};
-use segue_sched::rcs::{Group, LoopCounts, Mapping, Overflow, Policy, Pool, Rcs, RcsOptions};
+use segue_sched::rcs::{Bounds, BoundsOptions, Group, LoopCounts, Mapping, Overflow, Policy, Pool, Rcs, RcsOptions};
 use segue_types::Nanos;
 
 /// What one run simulates.
@@ -18,6 +18,8 @@ pub struct Setup {
     pub reactive: bool,
     /// What dynamic does when every group with work is at its bound.
     pub overflow: Overflow,
+    /// Whether bounds set themselves from what is observed, in place of [`Setup::bounds`].
+    pub self_set: bool,
     /// Copies of the 8-way controller's work, groups and hosts that share `8 * copies` cores.
     pub copies: u16,
     /// The paper's 16 groups of a copy are merged into this many: 1, 4 or 16.
@@ -43,6 +45,7 @@ impl Default for Setup {
             proactive: true,
             reactive: true,
             overflow: Overflow::Never,
+            self_set: false,
             copies: 1,
             groups: GROUPS,
             work: CACHE_STANDARD,
@@ -103,6 +106,19 @@ impl Setup {
             }
         }
         rcs
+    }
+
+    /// The machine that sets bounds, if this run has it: shipped rule, shorter times to fit a run of seconds.
+    pub fn self_setting(&self) -> Option<Bounds> {
+        let options = BoundsOptions {
+            groups: self.groups * self.copies,
+            pools: self.cores(),
+            interval_ns: 10_000_000,
+            load_memory_ns: 100_000_000,
+            fault_memory_ns: 1_000_000_000,
+            ..BoundsOptions::default()
+        };
+        self.self_set.then(|| Bounds::new(options).expect("the model's rule is sound"))
     }
 
     /// The groups in order over the pools: 16 groups and 8 pools make two neighbours per pool.

@@ -11,6 +11,7 @@ const SHORT: Setup = Setup {
     proactive: true,
     reactive: true,
     overflow: segue_sched::rcs::Overflow::Never,
+    self_set: false,
     copies: 1,
     groups: super::GROUPS,
     work: CACHE_STANDARD,
@@ -62,6 +63,15 @@ fn bounds_limit_what_a_fault_touches() {
     let proactive = faulty(Setup { reactive: false, ..dynamic });
     assert!(proactive > 1.0 && proactive < 3.0, "one at a time, again and again: {proactive}");
     assert!(faulty(SHORT) > 7.0, "the baseline loses every processor");
+}
+
+#[test]
+fn bounds_that_set_themselves_do_as_well() {
+    let dynamic = Setup { policy: Policy::Dynamic, ..SHORT };
+    let (_, by_hand) = both(dynamic);
+    let (good, bad) = both(Setup { self_set: true, ..dynamic });
+    assert!(good.kiops > 0.98 * 107.0 && bad.kiops > 0.97 * by_hand.kiops, "{good:?} {bad:?} {by_hand:?}");
+    assert!(bad.cleaned_per_fault < 2.5, "{bad:?}");
 }
 
 #[test]

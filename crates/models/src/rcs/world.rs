@@ -6,7 +6,7 @@
 use super::setup::Setup;
 use super::workload::{FAULTY, MILLION, RARE_GROUPS, Step};
 use segue_des::{Chance, EventId, Queue};
-use segue_sched::rcs::{Dispatch, Group, Policy, Pool, Rcs, Task};
+use segue_sched::rcs::{Bounds, Dispatch, Group, Policy, Pool, Rcs, Task};
 use segue_types::Nanos;
 use std::collections::VecDeque;
 
@@ -40,8 +40,8 @@ enum Event {
     Disk(Task),
     /// A pool's task is over.
     Over(u16),
-    /// A group has recovered.
-    Recovered(Group),
+    /// A group has recovered from a fault at this time.
+    Recovered(Group, Nanos),
 }
 
 #[derive(Clone, Copy)]
@@ -79,6 +79,7 @@ struct Tally {
 struct World {
     setup: Setup,
     rcs: Rcs,
+    bounds: Option<Bounds>,
     queue: Queue<Event>,
     service: Chance,
     kinds: Chance,
@@ -116,6 +117,7 @@ impl World {
         let until_fault = (0..copies).map(|_| faults.between(1, setup.dispatches_per_fault)).collect();
         let mut world = World {
             rcs: setup.scheduler(),
+            bounds: setup.self_setting(),
             queue: Queue::new(),
             service: chance.stream("service"),
             kinds: chance.stream("kinds"),
@@ -148,8 +150,11 @@ impl World {
                 Event::Carried(host) => self.carried(now, host),
                 Event::Disk(task) => self.submit(task),
                 Event::Over(pool) => self.over(now, Pool(pool)),
-                Event::Recovered(group) => {
+                Event::Recovered(group, since) => {
                     self.rcs.recovery_ends(group);
+                    if let Some(bounds) = &mut self.bounds {
+                        bounds.recovered(group, now - since);
+                    }
                     self.wake();
                 }
             }
@@ -284,12 +289,18 @@ impl World {
         }
         self.scratch = affected;
         self.tally.faults += u64::from(self.counting);
-        self.queue.at(last, Event::Recovered(group));
+        self.queue.at(last, Event::Recovered(group, now));
     }
 
     fn over(&mut self, now: Nanos, pool: Pool) {
         let running = self.pools[usize::from(pool.0)].take().expect("it was started");
-        self.rcs.finished(pool);
+        let group = self.rcs.finished(pool);
+        if let Some(bounds) = &mut self.bounds {
+            bounds.worked(group, now - running.since);
+            if bounds.step(now, &mut self.rcs) {
+                self.wake();
+            }
+        }
         if self.counting {
             self.tally.busy_ns += u128::from(now - running.since.max(self.setup.warm_up_ns));
         }

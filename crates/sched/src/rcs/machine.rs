@@ -372,6 +372,12 @@ impl Rcs {
         self.policy != Policy::Performance && !self.open.has(usize::from(group.0))
     }
 
+    /// True when tasks of the group wait because of its bound alone: it does not recover, and some pool idles.
+    pub fn held_back(&self, group: Group) -> bool {
+        let g = usize::from(group.0);
+        self.queues.group_len(g) > 0 && self.open.has(g) && !self.ready.has(g) && !self.parked.is_empty()
+    }
+
     /// Tasks of the group that wait.
     pub fn waiting(&self, group: Group) -> u32 {
         self.queues.group_len(usize::from(group.0))

@@ -47,6 +47,7 @@
 //! ```
 
 mod bits;
+mod bounds;
 mod choose;
 mod loops;
 mod machine;
@@ -56,6 +57,7 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
+pub use bounds::{Bounds, BoundsOptions, Estimate};
 pub use loops::{LoopCounts, Priority};
 pub use machine::{Dispatch, DispatchKind, Rcs};
 pub use mapping::Mapping;

@@ -176,6 +176,11 @@ pub enum RcsError {
         /// The group.
         group: Group,
     },
+    /// A number of the rule that sets bounds is out of its range. See [`super::BoundsOptions`].
+    #[error(
+        "the rule of bounds: times are above 0, headroom is 1.0 or more, cap and recovery_budget are above 0 and up to 1"
+    )]
+    Rule,
     /// A policy's name is none of the four.
     #[error("policies are performance, static, partial_dynamic and dynamic")]
     UnknownPolicy,

@@ -3,8 +3,9 @@
 //! Owns: how much is tried. Never: ships.
 //! Invariant: a failure prints the seed or the history that replays it.
 
-use super::history::{Op, history, options};
+use super::history::{Op, history, mappings, options};
 use super::watch::{Watch, run};
+use crate::rcs::loops::Loops;
 use crate::rcs::*;
 use segue_des::Chance;
 
@@ -69,42 +70,66 @@ fn rules_hold_in_every_short_history() {
     }
 }
 
-#[test]
-fn no_queue_starves_under_full_load() {
-    for seed in 0..40 {
-        let mut chance = Chance::new(seed).stream("starve");
-        let options = RcsOptions { tasks_max: 100_000, group_tasks_max: 1_000, ..options(seed) };
-        let (groups, pools) = (options.groups, options.pools);
-        if groups > 6 || pools > 5 {
-            continue;
-        }
-        let counts = options.loops;
-        let mut rcs = Rcs::new(options).unwrap();
-        // Dispatches that passed a queue over, per group and priority.
-        let mut passed = vec![[0u32; 3]; groups.into()];
-        let round = u32::from(counts.high + 1) * u32::from(counts.medium + 1);
-        let most = 4 * round * u32::from(groups) * u32::from(pools);
-        for g in 0..groups {
-            for priority in Priority::ALL {
-                (0..4).for_each(|t| rcs.submit(Group(g), priority, t).unwrap());
-            }
-        }
-        let mut busy = vec![false; pools.into()];
-        for n in 0..30_000 {
-            // Any pool may be next: a driver's timing is not ours to choose.
-            let p = chance.below(pools.into()) as usize;
-            if std::mem::take(&mut busy[p]) {
-                rcs.finished(Pool(p as u16));
-            }
-            let Some(d) = rcs.dispatch(Pool(p as u16)) else { continue };
-            busy[p] = true;
-            rcs.submit(d.group, d.priority, n).unwrap();
-            passed.iter_mut().flatten().for_each(|n| *n += 1);
-            passed[usize::from(d.group.0)][d.priority as usize] = 0;
-            let worst = passed.iter().flatten().max().unwrap();
-            assert!(*worst <= most, "seed {seed}, dispatch {n}: a queue was passed over {worst} times: {passed:?}");
+/// Keeps every queue of a seed's scheduler full and lets random pools finish and dispatch. The error names the dispatch
+/// after which some queue had been passed over more often than loops and turns allow. `before` may tamper.
+fn starve(seed: u64, before: impl Fn(&mut Rcs, usize)) -> Result<(), String> {
+    let mut chance = Chance::new(seed).stream("starve");
+    let small = RcsOptions { groups: options(seed).groups.min(6), pools: options(seed).pools.min(5), ..options(seed) };
+    let (groups, pools, counts) = (small.groups, small.pools, small.loops);
+    let (home, alternative) = mappings(groups, pools, seed);
+    let full = RcsOptions {
+        tasks_max: 1_000,
+        group_tasks_max: 100,
+        home: Some(home),
+        alternative: Some(alternative),
+        ..small
+    };
+    let mut rcs = Rcs::new(full).unwrap();
+    // Dispatches that passed a queue over, per group and priority.
+    let mut passed = vec![[0u32; 3]; groups.into()];
+    let round = u32::from(counts.high + 1) * u32::from(counts.medium + 1);
+    let most = 4 * round * u32::from(groups) * u32::from(pools);
+    for g in 0..groups {
+        for priority in Priority::ALL {
+            (0..4).for_each(|t| rcs.submit(Group(g), priority, t).unwrap());
         }
     }
+    for n in 0..20_000 {
+        // Any pool may be next: a driver's timing is not ours to choose.
+        let p = chance.below(pools.into()) as usize;
+        let pool = Pool(p as u16);
+        if rcs.runs(pool).is_some() {
+            rcs.finished(pool);
+        }
+        before(&mut rcs, p);
+        let Some(d) = rcs.dispatch(pool) else { continue };
+        rcs.submit(d.group, d.priority, n).unwrap();
+        passed.iter_mut().flatten().for_each(|n| *n += 1);
+        passed[usize::from(d.group.0)][d.priority as usize] = 0;
+        let worst = *passed.iter().flatten().max().expect("there is a queue");
+        if worst > most {
+            return Err(format!("seed {seed}, dispatch {n}: a queue was passed over {worst} times: {passed:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_queue_starves_under_full_load() {
+    for seed in 0..60 {
+        starve(seed, |_, _| {}).unwrap();
+    }
+}
+
+#[test]
+fn canary_starvation_is_caught() {
+    let no_turns = |rcs: &mut Rcs, p: usize| rcs.pools[p].cursors = [rcs.groups.len() as u16 - 1; 3];
+    let no_loops = |rcs: &mut Rcs, p: usize| {
+        rcs.pools[p].loops = Loops::new(rcs.counts);
+        rcs.groups.iter_mut().for_each(|g| g.loops = Loops::new(rcs.counts));
+    };
+    assert!((0..60).any(|seed| starve(seed, no_turns).is_err()), "groups without turns");
+    assert!((0..60).any(|seed| starve(seed, no_loops).is_err()), "priorities without loops");
 }
 
 #[test]
