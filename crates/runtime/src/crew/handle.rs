@@ -8,7 +8,8 @@ use super::work::{End, Entry, Work};
 use super::worker;
 use crate::sync::{self, Arc, JoinHandle};
 use segue_sched::cleanup::{Code, CodeSet, Stack};
-use segue_sched::rcs::{Counters, Group, Policy, Pool, Priority, Rcs, RcsError, RcsOptions};
+use segue_sched::rcs::{Bounds, Counters, Group, Policy, Pool, Priority, Rcs, RcsError, RcsOptions};
+use segue_types::Nanos;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a crew is made with.
@@ -181,6 +182,14 @@ impl<W: Work> CrewHandle<W> {
         drop(state);
         self.shared.wake_all();
         result
+    }
+
+    /// Lets bounds set themselves: call it every few milliseconds of `now`, from one thread.
+    pub fn watch(&self, bounds: &mut Bounds, now: Nanos) {
+        let mut state = self.shared.lock();
+        if bounds.watch(now, &mut state.rcs) {
+            self.shared.unlock_and_wake(state);
+        }
     }
 
     /// What it has done. Allocates.

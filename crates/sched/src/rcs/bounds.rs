@@ -81,6 +81,10 @@ struct State {
     recoveries: u32,
     /// Steps in a row in which less was needed.
     calm: u32,
+    /// For [`Bounds::watch`]: time seen in recoveries that are not over, their number, and all that ever began.
+    suspended_ns: Nanos,
+    recoveries_open: u64,
+    recoveries_seen: u64,
 }
 
 /// The machine; see the module.
@@ -88,6 +92,7 @@ pub struct Bounds {
     options: BoundsOptions,
     groups: Box<[State]>,
     last_step: Option<Nanos>,
+    last_look: Option<Nanos>,
 }
 
 /// Weight of one more recovery in the mean of their times.
@@ -112,7 +117,8 @@ impl Bounds {
             return Err(RcsError::Rule);
         }
         let state = State { bound: pools.div_ceil(groups), ..State::default() };
-        let mut bounds = Bounds { options, groups: vec![state; groups.into()].into_boxed_slice(), last_step: None };
+        let mut bounds =
+            Bounds { options, groups: vec![state; groups.into()].into_boxed_slice(), last_step: None, last_look: None };
         (0..groups).for_each(|g| {
             let cap = bounds.cap(g.into());
             bounds.groups[usize::from(g)].bound = bounds.groups[usize::from(g)].bound.min(cap);
@@ -130,9 +136,7 @@ impl Bounds {
     pub fn recovered(&mut self, group: Group, recovery_ns: Nanos) {
         let state = &mut self.groups[usize::from(group.0)];
         state.recoveries += 1;
-        let mean = &mut state.estimate.recovery_ns;
-        let weight = if *mean == 0.0 { 1.0 } else { RECOVERY_WEIGHT };
-        *mean += weight * (recovery_ns as f64 - *mean);
+        fold_recovery(&mut state.estimate.recovery_ns, recovery_ns);
     }
 
     /// Fixes a group's bound (1 or more), or lets it set itself again (`None`).
@@ -163,6 +167,32 @@ impl Bounds {
     /// What is believed of the group.
     pub fn estimate(&self, group: Group) -> Estimate {
         self.groups[usize::from(group.0)].estimate
+    }
+
+    /// As [`Bounds::step`], for a driver that times no tasks: called every few milliseconds, it takes the load and the time
+    /// of recoveries from who holds pools and who recovers at these moments. Do not mix with [`Bounds::worked`] and
+    /// [`Bounds::recovered`], or both are counted.
+    pub fn watch(&mut self, now: Nanos, rcs: &mut Rcs) -> bool {
+        let elapsed = now.saturating_sub(self.last_look.unwrap_or(now));
+        self.last_look = Some(now);
+        for (g, state) in self.groups.iter_mut().enumerate() {
+            let group = Group(g as u16);
+            state.work_ns = state.work_ns.saturating_add(elapsed * u64::from(rcs.running(group)));
+            if rcs.recovering(group) {
+                state.suspended_ns = state.suspended_ns.saturating_add(elapsed);
+            }
+            let begun = rcs.counters(group).recoveries;
+            let new = begun - std::mem::replace(&mut state.recoveries_seen, begun);
+            state.recoveries = state.recoveries.saturating_add(new.min(u64::from(u32::MAX)) as u32);
+            if !rcs.recovering(group) && state.recoveries_open + new > 0 {
+                let each = std::mem::take(&mut state.suspended_ns) / (state.recoveries_open + new);
+                state.recoveries_open = 0;
+                fold_recovery(&mut state.estimate.recovery_ns, each);
+            } else {
+                state.recoveries_open += new;
+            }
+        }
+        self.step(now, rcs)
     }
 
     /// Adapts the bounds and gives them to the scheduler, if the interval is over; else does nothing. `true` if it was:
@@ -243,6 +273,11 @@ fn bare_need(estimate: &Estimate) -> f64 {
     estimate.load_pools / (1.0 - suspended)
 }
 
+fn fold_recovery(mean: &mut f64, recovery_ns: Nanos) {
+    let weight = if *mean == 0.0 { 1.0 } else { RECOVERY_WEIGHT };
+    *mean += weight * (recovery_ns as f64 - *mean);
+}
+
 /// Folds what happened since the last step into the means.
 fn observe(state: &mut State, elapsed_ns: f64, options: &BoundsOptions) {
     let fold = |mean: &mut f64, sample: f64, memory: Nanos| {
@@ -256,6 +291,7 @@ fn observe(state: &mut State, elapsed_ns: f64, options: &BoundsOptions) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Pool, Priority, RcsOptions};
     use super::*;
     use segue_des::Chance;
 
@@ -383,6 +419,33 @@ mod tests {
                 assert!(faulty || sum(&bounds) >= covers, "seed {seed}, step {step}: idle groups keep room");
             }
         }
+    }
+
+    #[test]
+    fn watching_a_scheduler_sees_its_load_and_recoveries() {
+        let (groups, pools) = (OPTIONS.groups, OPTIONS.pools);
+        let mut rcs = Rcs::new(RcsOptions { groups, pools, bound: 8, ..RcsOptions::default() }).unwrap();
+        let mut bounds = Bounds::new(OPTIONS).unwrap();
+        for group in [0, 0, 0, 1] {
+            rcs.submit(Group(group), Priority::High, 0).unwrap();
+        }
+        (0..4).for_each(|p| drop(rcs.dispatch(Pool(p))));
+        for ms in 0..20_000 {
+            // Once a second group 1 recovers for 40 ms.
+            match ms % 1_000 {
+                100 => drop(rcs.recovery_begins(Group(1))),
+                140 => rcs.recovery_ends(Group(1)),
+                _ => {}
+            }
+            if ms % 5 == 0 {
+                bounds.watch(ms * MS, &mut rcs);
+            }
+        }
+        let (busy, faulty) = (bounds.estimate(Group(0)), bounds.estimate(Group(1)));
+        assert!((busy.load_pools - 3.0).abs() < 0.01 && busy.faults_per_second == 0.0, "{busy:?}");
+        assert!((faulty.load_pools - 1.0).abs() < 0.01, "{faulty:?}");
+        assert!((faulty.recovery_ns / 40e6 - 1.0).abs() < 0.2 && faulty.faults_per_second > 0.5, "{faulty:?}");
+        assert_eq!((rcs.bound(Group(0)), rcs.bound(Group(2))), (5, 1), "and sets its bounds");
     }
 
     #[test]
