@@ -429,11 +429,11 @@ mod tests {
         for group in [0, 0, 0, 1] {
             rcs.submit(Group(group), Priority::High, 0).unwrap();
         }
-        (0..4).for_each(|p| drop(rcs.dispatch(Pool(p))));
+        assert!((0..4).all(|p| rcs.dispatch(Pool(p)).is_some()));
         for ms in 0..20_000 {
             // Once a second group 1 recovers for 40 ms.
             match ms % 1_000 {
-                100 => drop(rcs.recovery_begins(Group(1))),
+                100 => assert_eq!(rcs.recovery_begins(Group(1)), 1),
                 140 => rcs.recovery_ends(Group(1)),
                 _ => {}
             }
