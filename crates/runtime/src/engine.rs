@@ -71,7 +71,7 @@ fn open(dev: &mut dyn BlockDev, mem: &mut Mem, options: &EngineOptions) -> Resul
 
 /// Opens the engine on an open drive; formats it first when it is memory.
 pub(crate) fn open_on(drive: &mut Drive, mem: &mut Mem, options: &EngineOptions) -> Result<Engine, EngineOpenError> {
-    if matches!(drive, Drive::Memory(_)) {
+    if !matches!(drive, Drive::File(_)) {
         format(drive.block_dev(), true)?;
     }
     open(drive.block_dev(), mem, options)
@@ -80,7 +80,7 @@ pub(crate) fn open_on(drive: &mut Drive, mem: &mut Mem, options: &EngineOptions)
 impl PoolSpec {
     /// A pool of the volume engine. A file must have been formatted before; memory is formatted now.
     pub fn engine(name: &str, drive: DriveSpec, options: EngineOptions) -> PoolSpec {
-        let memory = matches!(drive, DriveSpec::Memory { .. });
+        let memory = !matches!(drive, DriveSpec::File { .. });
         let open = Box::new(move |dev: &mut dyn BlockDev, mem: &mut Mem| {
             if memory {
                 format(dev, true)?;

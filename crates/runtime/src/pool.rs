@@ -4,7 +4,7 @@
 //! Invariant: every I/O command is handed to the drive once and its end to the engine once.
 
 use crate::core::drive_token;
-use crate::drive::Drive;
+use crate::drive::{Drive, MemoryDrive};
 use crate::io::{Backend, DriveFd, DriveOp};
 use segue_types::Nanos;
 use segue_volume::mem::Mem;
@@ -17,6 +17,16 @@ pub trait Machine: Send {
     fn step(&mut self, now: Nanos, event: Event, mem: &mut Mem, out: &mut Out);
     /// Gives back what it took from `mem`. Called once, at the end, with no I/O in flight.
     fn release(self: Box<Self>, mem: &mut Mem);
+}
+
+/// Does to memory what a command wants of a drive. Returns an errno, 0 on success.
+fn carry_out(drive: &mut MemoryDrive, kind: IoKind, mem: &mut Mem) -> i32 {
+    match kind {
+        IoKind::Read { offset, buf } => drive.read_at(offset, mem.get_mut(buf)),
+        IoKind::Write { offset, buf } => drive.write_at(offset, mem.get(buf)),
+        IoKind::Flush => 0,
+        IoKind::Discard { offset, len } => drive.discard_at(offset, len),
+    }
 }
 
 /// An open pool.
@@ -46,7 +56,7 @@ impl PoolHost {
         self.machine.step(now, event, mem, &mut self.out);
         loop {
             for at in 0..self.out.ios.len() {
-                self.start(self.out.ios[at], mem, io, place);
+                self.start(now, self.out.ios[at], mem, io, place);
             }
             self.out.ios.clear();
             let Some((ticket, errno)) = self.ended.pop_front() else { return };
@@ -68,12 +78,13 @@ impl PoolHost {
         self.feed(now, Event::IoDone { ticket, errno: -result.min(0) }, mem, io, place);
     }
 
-    fn start(&mut self, command: Io, mem: &mut Mem, io: &mut dyn Backend, place: usize) {
+    fn start(&mut self, now: Nanos, command: Io, mem: &mut Mem, io: &mut dyn Backend, place: usize) {
         let errno = match (&mut self.drive, command.kind) {
-            (Drive::Memory(drive), IoKind::Read { offset, buf }) => drive.read_at(offset, mem.get_mut(buf)),
-            (Drive::Memory(drive), IoKind::Write { offset, buf }) => drive.write_at(offset, mem.get(buf)),
-            (Drive::Memory(_), IoKind::Flush) => 0,
-            (Drive::Memory(drive), IoKind::Discard { offset, len }) => drive.discard_at(offset, len),
+            (Drive::Memory(drive), kind) => carry_out(drive, kind, mem),
+            (Drive::Modelled(drive), kind) => {
+                let errno = carry_out(&mut drive.memory, kind, mem);
+                return drive.took(now, command.ticket, &kind, errno);
+            }
             (Drive::File(file), kind) => {
                 let op = match kind {
                     IoKind::Read { offset, buf } => DriveOp::Read { offset, at: mem.addr(buf), len: buf.len() as u32 },
@@ -92,9 +103,30 @@ impl PoolHost {
         self.ended.push_back((command.ticket, errno));
     }
 
+    /// True when the drive has nothing to do.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.ios_in_flight == 0 && self.next_end().is_none()
+    }
+
+    /// When the next command of a modelled drive ends.
+    pub(crate) fn next_end(&self) -> Option<Nanos> {
+        match &self.drive {
+            Drive::Modelled(drive) => drive.next_end(),
+            _ => None,
+        }
+    }
+
+    /// Takes an end of a modelled drive that has come.
+    pub(crate) fn pop_end(&mut self, now: Nanos) -> Option<(Ticket, i32)> {
+        match &mut self.drive {
+            Drive::Modelled(drive) => drive.pop_end(now),
+            _ => None,
+        }
+    }
+
     /// Ends the pool: its memory goes back, its drive is closed. Only with no I/O in flight.
     pub(crate) fn close(self, mem: &mut Mem) {
-        assert!(self.ios_in_flight == 0, "a pool is closed while its drive works");
+        assert!(self.is_quiet(), "a pool is closed while its drive works");
         self.machine.release(mem);
     }
 

@@ -387,6 +387,8 @@ fn start_core(
     let (shared, options) = (shared.clone(), options.clone());
     let (tell, told) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(format!("segue-core-{number}")).spawn(move || {
+        // Limits and time slices end to the microsecond; the kernel's usual slack is fifty.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
         let mine = shared.cores[number].clone();
         let _farewell = Farewell(mine.clone());
         match Core::new(number, shared, options, &mine.bell) {

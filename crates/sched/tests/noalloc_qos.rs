@@ -58,8 +58,8 @@ fn noalloc_requests_settings_and_policies_change_without_allocating() {
             let settings = Share { weight: 1 + round as u32, limit_iops: round % 3 * 5000, ..Share::default() };
             share.set(slot, &settings, now).expect("nothing is reserved");
             let kind = [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim][round as usize % 4];
-            let charge = share.charge(kind, 4096 << (round % 7), true);
-            if !share.direct(slot, &charge, now) {
+            let mut charge = share.charge(kind, 4096 << (round % 7), true);
+            if !share.direct(slot, &mut charge, now) {
                 assert!(share.enqueue(slot, 0, charge, now));
             } else {
                 share.complete(slot, &charge, 50_000, now);

@@ -8,6 +8,7 @@ mod disk;
 mod fio;
 mod handover;
 mod idle;
+mod isolation;
 mod open;
 mod peers;
 mod pool;
@@ -39,6 +40,8 @@ enum Bench {
     NbdPeers(peers::Args),
     /// Pools handed over from core to core under load: the pause of their clients.
     Handover(handover::Args),
+    /// A victim alone and beside aggressors under each policy of sharing, and shares by weight.
+    Isolation(isolation::Args),
     /// CPU and memory of a node that nobody uses.
     Idle(idle::Args),
     /// Recovery-conscious scheduling on real threads: what groups and clean-up blocks cost, what a faulty group does.
@@ -54,6 +57,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Bench::Replay(args) => replay::run(&args, global),
         Bench::NbdPeers(args) => peers::run(&args, global),
         Bench::Handover(args) => handover::run(&args, global),
+        Bench::Isolation(args) => isolation::run(&args, global),
         Bench::Idle(args) => idle::run(&args, global),
         Bench::Rcs(args) => rcs::run(&args, global),
         Bench::Open(args) => open::run(&args, global),

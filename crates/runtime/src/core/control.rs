@@ -355,7 +355,7 @@ impl Core {
                 false
             }
             Some(Stopping::Engines) => {
-                let over = self.pools.iter().all(|pool| pool.ended && pool.host.ios_in_flight == 0);
+                let over = self.pools.iter().all(|pool| pool.ended && pool.host.is_quiet());
                 over && !self.pools.owes()
             }
         }

@@ -191,7 +191,8 @@ impl Core {
     fn wait_ns(&self) -> Option<u64> {
         let engines = self.pools.iter().filter_map(|pool| pool.host.out.wake_at).min();
         let check = (self.next_check != 0).then_some(self.next_check);
-        let at = [engines, check, self.share_wake_at(), self.storm.wake_at()].into_iter().flatten().min()?;
+        let ends = self.pools.iter().filter_map(|pool| pool.host.next_end()).min();
+        let at = [engines, check, ends, self.share_wake_at(), self.storm.wake_at()].into_iter().flatten().min()?;
         Some(at.saturating_sub(self.now))
     }
 
@@ -238,7 +239,16 @@ impl Core {
             if self.pools.get(pool).is_some_and(due) {
                 self.feed(pool, Event::Tick);
             }
+            while let Some((ticket, errno)) = self.modelled_end(pool) {
+                self.feed(pool, Event::IoDone { ticket, errno });
+            }
         }
+    }
+
+    /// An end of a modelled drive whose time has come.
+    fn modelled_end(&mut self, pool: usize) -> Option<(Ticket, i32)> {
+        let pool = self.pools.get_mut(pool).filter(|pool| pool.leaving.is_none())?;
+        pool.host.pop_end(self.now)
     }
 
     /// Pumps, sends and settles every connection that something happened to, until nothing more happens.

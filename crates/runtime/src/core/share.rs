@@ -156,12 +156,16 @@ impl Core {
         let pool = &mut self.pools[at];
         let first = req.parent == NIL || req.offset == req.request.offset;
         let (kind, bytes) = kind_of(&op);
-        let charge = pool.share.drive.charge(kind, bytes, first);
-        (req.op, req.slot, req.charge) = (op, slot, charge);
+        let mut charge = pool.share.drive.charge(kind, bytes, first);
+        if matches!(op, Op::Write { fua: true, .. } | Op::Discard { fua: true, .. } | Op::WriteZeroes { fua: true, .. })
+        {
+            charge.cost += pool.share.drive.charge(Kind::Flush, 0, false).cost;
+        }
+        (req.op, req.slot) = (op, slot);
         let attach = conn.attach.unwrap_or(AttachId(NIL));
-        if self.turn.left_ns > 0 && pool.share.drive.direct(slot, &charge, self.now) {
+        if self.turn.left_ns > 0 && pool.share.drive.direct(slot, &mut charge, self.now) {
             self.turn.spend(&charge);
-            req.handed = self.now;
+            (req.handed, req.charge) = (self.now, charge);
             let tag = Tag(pool.reqs.insert(req) as u64);
             return self.feed(at, Event::Request { tag, attach, op });
         }
@@ -196,7 +200,7 @@ impl Core {
     fn hand(&mut self, at: usize, item: &Item) {
         self.turn.spend(&item.charge);
         let req = &mut self.pools[at].reqs[item.key];
-        req.handed = self.now;
+        (req.handed, req.charge) = (self.now, item.charge);
         let (id, op) = (req.conn, req.op);
         let attach = self.conns[id].attach.unwrap_or(AttachId(NIL));
         self.feed(at, Event::Request { tag: Tag(item.key as u64), attach, op });

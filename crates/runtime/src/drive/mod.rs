@@ -5,10 +5,12 @@
 
 mod file;
 mod memory;
+mod modelled;
 
 pub(crate) use file::discard_range;
 pub use file::{FileDrive, create_sparse};
 pub use memory::MemoryDrive;
+pub use modelled::{DriveTiming, ModelledDrive};
 
 use segue_volume::device::BlockDev;
 use std::io;
@@ -29,6 +31,13 @@ pub enum DriveSpec {
     Memory {
         /// Its size, bytes.
         bytes: u64,
+    },
+    /// Memory that takes the time of a drive.
+    Modelled {
+        /// Its size, bytes.
+        bytes: u64,
+        /// Its service times.
+        timing: DriveTiming,
     },
 }
 
@@ -79,6 +88,8 @@ pub enum Drive {
     File(FileDrive),
     /// Anonymous memory.
     Memory(MemoryDrive),
+    /// Anonymous memory with service times.
+    Modelled(ModelledDrive),
 }
 
 impl Drive {
@@ -90,6 +101,7 @@ impl Drive {
         match spec {
             DriveSpec::File { path } => FileDrive::open(path).map(Drive::File),
             DriveSpec::Memory { bytes } => MemoryDrive::new(*bytes).map(Drive::Memory),
+            DriveSpec::Modelled { bytes, timing } => ModelledDrive::new(*bytes, *timing).map(Drive::Modelled),
         }
     }
 
@@ -98,6 +110,7 @@ impl Drive {
         match self {
             Drive::File(drive) => drive,
             Drive::Memory(drive) => drive,
+            Drive::Modelled(drive) => &mut drive.memory,
         }
     }
 
@@ -105,7 +118,7 @@ impl Drive {
     pub fn is_direct(&self) -> bool {
         match self {
             Drive::File(drive) => drive.is_direct(),
-            Drive::Memory(_) => true,
+            Drive::Memory(_) | Drive::Modelled(_) => true,
         }
     }
 }

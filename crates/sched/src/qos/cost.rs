@@ -36,6 +36,10 @@ pub struct Charge {
     pub cost: u64,
     /// Estimated processor time, ns: what it takes of a turn of the core.
     pub cpu_ns: u64,
+    /// What it takes of the drive's window, units. Set by the machine when it passes.
+    pub held: u64,
+    /// It is at the drive beyond the window, as its volume had nothing there. Set by the machine when it passes.
+    pub guest: bool,
 }
 
 /// How costs are computed. All but the last three are cost units.
@@ -107,7 +111,7 @@ impl CostModel {
         let cpu_ns = each(self.cpu_base_ns, self.cpu_block_ns, travels);
         let cost = (device + cpu_ns * self.cpu_us as u64 / 1000).max(1);
         let bytes = if travels > 0 { bytes.min(u32::MAX as u64) as u32 } else { 0 };
-        Charge { kind, ops: first as u32, bytes, cost, cpu_ns }
+        Charge { kind, ops: first as u32, bytes, cost, cpu_ns, held: 0, guest: false }
     }
 }
 

@@ -150,6 +150,10 @@ impl Policy for Drr {
         unreachable!("the loop ends by a pick")
     }
 
+    fn pick_instead(&mut self, _: usize) -> bool {
+        true
+    }
+
     fn passed(&mut self, slot: usize, charge: &Charge, next: Option<&Item>, _: Nanos) {
         self.members[slot].deficit -= charge.cost as i64;
         match next {

@@ -132,6 +132,11 @@ impl Policy for Mclock {
         self.shares.first().map_or(Pick::Nobody, |(slot, _)| Pick::Slot(slot))
     }
 
+    fn pick_instead(&mut self, _: usize) -> bool {
+        self.reserved = false;
+        true
+    }
+
     fn passed(&mut self, slot: usize, charge: &Charge, next: Option<&Item>, now: Nanos) {
         let (_, smallest) = self.shares.first().expect("the picked slot is ready");
         self.virtual_now = self.virtual_now.max(smallest);

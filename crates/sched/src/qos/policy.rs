@@ -32,6 +32,11 @@ pub(super) trait Policy: Send {
     fn gone(&mut self, slot: usize);
     /// Whose turn it is. Asked again before `passed`, it may answer otherwise only because time passed.
     fn pick(&mut self, now: Nanos) -> Pick;
+    /// The one picked finds no room; may this slot, which is ready and has nothing at the drive, pass in its place? It
+    /// does when the answer is true.
+    fn pick_instead(&mut self, _slot: usize) -> bool {
+        false
+    }
     /// The head of the slot just picked goes to the drive. Its next is `next`, if its limits let that pass.
     fn passed(&mut self, slot: usize, charge: &Charge, next: Option<&Item>, now: Nanos);
     /// A request passes while nobody waits. False when it must wait for its turn all the same.

@@ -68,12 +68,16 @@ pub struct DriveShare {
     queues: Queues,
     /// Volumes that wait for their limit, by when it lets them go on.
     parked: Tree,
+    /// Volumes that are ready and have nothing at the drive, in order of arrival.
+    fresh: Tree,
     policies: [Box<dyn Policy>; 5],
     policy: PolicyKind,
     governor: Governor,
     model: CostModel,
     capacity: u64,
     outstanding: u64,
+    /// Cost of what is at the drive beyond the window.
+    guests: u64,
     flushes: u64,
     sequence: u64,
     passes: u64,
@@ -115,12 +119,14 @@ impl DriveShare {
             volumes: (0..slots).map(|_| volume()).collect(),
             queues: Queues::new(slots, options.requests),
             parked: Tree::new(slots),
+            fresh: Tree::new(slots),
             policies,
             policy: options.policy,
             governor: Governor::new(options.governor),
             model: options.model,
             capacity: options.capacity,
             outstanding: 0,
+            guests: 0,
             flushes: 0,
             sequence: 0,
             passes: 0,
@@ -266,7 +272,7 @@ impl DriveShare {
     /// Lets a request pass at once if nobody has to be asked: nobody waits or contends, no limit, room in the window.
     /// False: enqueue it.
     #[inline]
-    pub fn direct(&mut self, slot: Slot, charge: &Charge, now: Nanos) -> bool {
+    pub fn direct(&mut self, slot: Slot, charge: &mut Charge, now: Nanos) -> bool {
         if self.last != slot.0 {
             self.contended_until = if self.last == u32::MAX { 0 } else { now + CONTENDED_NS };
             self.last = slot.0;
@@ -305,6 +311,7 @@ impl DriveShare {
         let head = *self.queues.head(at).expect("it has a head");
         self.mark_head(at);
         self.policy().ready(at, &head, now);
+        self.refresh(at);
     }
 
     fn mark_head(&mut self, at: usize) {
@@ -322,6 +329,7 @@ impl DriveShare {
             return false;
         }
         self.parked.set(at, ready_at);
+        self.fresh.remove(at);
         true
     }
 
@@ -349,27 +357,45 @@ impl DriveShare {
             }
             Pick::Nobody => return None,
         };
-        if !self.has_room(at) {
-            self.window_closed = true;
-            self.governor.held_back();
-            return None;
+        if self.has_room(at) {
+            return Some((Slot(at as u32), self.pass(at, false, now)));
         }
-        Some((Slot(at as u32), self.pass(at, now)))
+        self.window_closed = true;
+        self.governor.held_back();
+        let at = self.guest(at)?;
+        Some((Slot(at as u32), self.pass(at, true, now)))
     }
 
-    /// Whether the head of a queue fits into the window. Who has nothing at the drive finds a quarter more, which those
-    /// that keep it full cannot take; in a slice of its own it always may have one.
+    /// Whether the head of a queue fits into the window.
     fn has_room(&self, at: usize) -> bool {
-        let cost = self.queues.head(at).expect("a ready volume has a head").charge.cost;
-        let window = self.governor.window();
-        let newcomer = self.volumes[at].in_flight == 0;
-        let window = if newcomer { window + window / 4 } else { window };
-        self.outstanding == 0 || self.outstanding + cost <= window || (newcomer && self.policy == PolicyKind::Strict)
+        let Charge { kind, cost, .. } = self.queues.head(at).expect("a ready volume has a head").charge;
+        let joins = kind == Kind::Flush && self.flushes > 0;
+        joins || self.outstanding == 0 || self.outstanding + cost <= self.governor.window()
     }
 
-    fn pass(&mut self, at: usize, now: Nanos) -> Item {
+    /// The window is full: who has nothing at the drive need not wait for those that keep it full. Guests together take
+    /// a window more at most.
+    fn guest(&mut self, picked: usize) -> Option<usize> {
+        let at = if self.fresh.has(picked) { picked } else { self.fresh.first()?.0 };
+        let cost = self.queues.head(at).expect("a ready volume has a head").charge.cost;
+        let room = self.guests == 0 || self.guests + cost <= self.governor.window();
+        (room && self.policy().pick_instead(at)).then_some(at)
+    }
+
+    /// Keeps the list of those who may be guests: ready, with nothing at the drive.
+    fn refresh(&mut self, at: usize) {
+        match self.queues.head(at) {
+            Some(head) if self.volumes[at].in_flight == 0 && !self.parked.has(at) => {
+                self.fresh.set(at, head.sequence);
+            }
+            _ => self.fresh.remove(at),
+        }
+    }
+
+    fn pass(&mut self, at: usize, guest: bool, now: Nanos) -> Item {
         let reason = self.reason_of(at);
-        let item = self.queues.pop(at).expect("it has a head");
+        let mut item = self.queues.pop(at).expect("it has a head");
+        item.charge.guest = guest;
         self.passes += 1;
         let reserved = self.policy().was_reserved();
         self.reserved_passes += reserved as u64;
@@ -381,7 +407,7 @@ impl DriveShare {
         volume.flush_debt = false;
         volume.ops.take(item.charge.ops as u64, now);
         volume.bytes.take(item.charge.bytes as u64, now);
-        self.count(at, &item.charge);
+        self.count(at, &mut item.charge);
         let more = self.queues.len(at) > 0;
         if more && !self.must_park(at, now) {
             self.mark_head(at);
@@ -390,11 +416,14 @@ impl DriveShare {
         } else {
             self.policy().passed(at, &item.charge, None, now);
         }
+        self.refresh(at);
         item
     }
 
-    fn count(&mut self, at: usize, charge: &Charge) {
-        self.outstanding += charge.cost;
+    fn count(&mut self, at: usize, charge: &mut Charge) {
+        // Flushes that run together are one to the drive.
+        charge.held = if charge.kind == Kind::Flush && self.flushes > 0 { 0 } else { charge.cost };
+        *if charge.guest { &mut self.guests } else { &mut self.outstanding } += charge.held;
         self.cost += charge.cost;
         self.flushes += (charge.kind == Kind::Flush) as u64;
         self.volumes[at].in_flight += 1;
@@ -404,19 +433,22 @@ impl DriveShare {
         stats.cost += charge.cost;
     }
 
-    /// A request that had passed ended, `latency_ns` after it was handed to the drive.
+    /// A request that had passed ended, `latency_ns` after it was handed to the drive. `charge` is that of the item.
     ///
     /// # Panics
     /// When more ends than had passed.
     pub fn complete(&mut self, slot: Slot, charge: &Charge, latency_ns: Nanos, now: Nanos) {
-        assert!(self.outstanding >= charge.cost, "more ended than had passed");
-        self.outstanding -= charge.cost;
+        let held = if charge.guest { &mut self.guests } else { &mut self.outstanding };
+        assert!(*held >= charge.held, "more ended than had passed");
+        *held -= charge.held;
         self.volumes[slot.0 as usize].in_flight -= 1;
+        if self.volumes[slot.0 as usize].in_flight == 0 && self.queues.waiting() > 0 {
+            self.refresh(slot.0 as usize);
+        }
         match charge.kind {
             Kind::Read | Kind::Write => {
-                // A large request may take longer, as its cost is to that of a small one.
-                let small = self.model.charge(charge.kind, 4096, true).cost;
-                let worth = if charge.cost <= small { latency_ns } else { latency_ns / (charge.cost / small) };
+                // A dearer request may take longer in proportion.
+                let worth = latency_ns.saturating_mul(READ_4K) / charge.cost.max(READ_4K);
                 self.governor.completed(worth, now);
             }
             Kind::Flush => self.charge_flush(slot.0 as usize, charge, latency_ns),
@@ -447,6 +479,7 @@ impl DriveShare {
             return;
         }
         self.parked.remove(at);
+        self.fresh.remove(at);
         self.policy().gone(at);
         for _ in 0..count {
             let item = self.queues.pop(at).expect("so many wait");
@@ -523,7 +556,7 @@ impl DriveShare {
         let open = self.volumes.iter().filter(|volume| volume.open);
         DriveStats {
             policy: self.policy,
-            outstanding: self.outstanding,
+            outstanding: self.outstanding + self.guests,
             window: self.governor.window(),
             target_ns: self.governor.target_ns(),
             p95_ns: self.governor.last_p95_ns(),

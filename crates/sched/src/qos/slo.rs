@@ -198,6 +198,11 @@ impl Policy for Slo {
         }
     }
 
+    fn pick_instead(&mut self, slot: usize) -> bool {
+        self.from_rest = !self.deadlines.has(slot);
+        true
+    }
+
     fn passed(&mut self, slot: usize, charge: &Charge, next: Option<&Item>, now: Nanos) {
         let cost = charge.cost as i64;
         if self.from_rest {

@@ -98,6 +98,10 @@ impl Policy for Strict {
         Pick::Slot(slot)
     }
 
+    fn pick_instead(&mut self, slot: usize) -> bool {
+        slot == self.at
+    }
+
     fn passed(&mut self, slot: usize, _: &Charge, next: Option<&Item>, _: Nanos) {
         if next.is_none() {
             self.ready.remove(slot);

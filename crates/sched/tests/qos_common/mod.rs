@@ -95,6 +95,9 @@ pub struct World {
     chance: Chance,
     busy: usize,
     line: VecDeque<usize>,
+    /// Flushes that the drive does as one now, and those that the next one will be for: group commit.
+    flushing: Vec<usize>,
+    flush_line: Vec<usize>,
     wake: Nanos,
     pub got: Vec<Got>,
     /// Work that the drive did, ns of one channel.
@@ -117,6 +120,8 @@ impl World {
             chance: Chance::new(seed),
             busy: 0,
             line: VecDeque::new(),
+            flushing: Vec::new(),
+            flush_line: Vec::new(),
             wake: 0,
             got: vec![Got::default(); clients.len()],
             worked_ns: 0,
@@ -149,7 +154,7 @@ impl World {
 
     fn issue(&mut self, client: usize, now: Nanos) {
         let Client { kind, bytes, .. } = self.clients[client];
-        let charge = self.share.charge(kind, bytes, true);
+        let mut charge = self.share.charge(kind, bytes, true);
         let request = Request { client, charge, issued: now, handed: 0 };
         let number = match self.free.pop() {
             Some(number) => {
@@ -161,7 +166,8 @@ impl World {
                 self.requests.len() - 1
             }
         };
-        if self.share.direct(self.slots[client], &charge, now) {
+        if self.share.direct(self.slots[client], &mut charge, now) {
+            self.requests[number].charge = charge;
             self.hand(number, now);
         } else {
             assert!(self.share.enqueue(self.slots[client], number as u32, charge, now), "there is room");
@@ -170,6 +176,7 @@ impl World {
 
     fn dispatch(&mut self, now: Nanos) {
         while let Some((_, item)) = self.share.next(now, u64::MAX) {
+            self.requests[item.key as usize].charge = item.charge;
             self.hand(item.key as usize, now);
         }
         if let Some(at) = self.share.wake_at()
@@ -183,6 +190,25 @@ impl World {
 
     fn hand(&mut self, number: usize, now: Nanos) {
         self.requests[number].handed = now;
+        if self.requests[number].charge.kind == Kind::Flush {
+            self.flush_line.push(number);
+            if self.flushing.is_empty() {
+                self.flush(now);
+            }
+            return;
+        }
+        self.take(number, now);
+    }
+
+    /// One flush of the drive for all that wait for one.
+    fn flush(&mut self, now: Nanos) {
+        std::mem::swap(&mut self.flushing, &mut self.flush_line);
+        if let Some(first) = self.flushing.first() {
+            self.take(*first, now);
+        }
+    }
+
+    fn take(&mut self, number: usize, now: Nanos) {
         if self.busy < CHANNELS {
             self.serve(number, now);
         } else {
@@ -201,12 +227,22 @@ impl World {
     }
 
     fn ended(&mut self, number: usize, now: Nanos, from: Nanos) {
-        let Request { client, charge, issued, handed } = self.requests[number];
-        self.free.push(number);
         self.busy -= 1;
         if let Some(next) = self.line.pop_front() {
             self.serve(next, now);
         }
+        if self.requests[number].charge.kind == Kind::Flush {
+            for number in std::mem::take(&mut self.flushing) {
+                self.answer(number, now, from);
+            }
+            return self.flush(now);
+        }
+        self.answer(number, now, from);
+    }
+
+    fn answer(&mut self, number: usize, now: Nanos, from: Nanos) {
+        let Request { client, charge, issued, handed } = self.requests[number];
+        self.free.push(number);
         self.share.complete(self.slots[client], &charge, now - handed, now);
         if issued >= from {
             let got = &mut self.got[client];
