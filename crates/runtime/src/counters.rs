@@ -3,7 +3,12 @@
 //! Owns: the counters and the buckets of latency. Never: takes a lock, or an atomic read-modify-write.
 //! Invariant: only the core's own thread writes; readers see each number grow, never a sum that is exact at an instant.
 
+use crate::pool::Recovery;
+use segue_types::{RecoveryLevel, TaskKind};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+const KINDS: usize = TaskKind::ALL.len();
+const LEVELS: usize = RecoveryLevel::ALL.len();
 
 /// Buckets of a latency histogram: bucket `n` counts latencies below `2^(n + 10)` ns (1 us, 2 us, ... 2^33 ns = 8.6 s),
 /// the last one all that were longer.
@@ -69,6 +74,9 @@ pub(crate) struct Counters {
     pub(crate) mem_waits: AtomicU64,
     pub(crate) send_stalls: AtomicU64,
     pub(crate) requests_in_flight: AtomicU64,
+    recoveries: [[AtomicU64; LEVELS]; KINDS],
+    recovery_ns_sum: AtomicU64,
+    recovery_ns_max: AtomicU64,
 }
 
 impl Counters {
@@ -97,6 +105,14 @@ impl Counters {
         Self::add(&class.latency[bucket.min(LATENCY_BUCKETS - 1)], 1);
     }
 
+    /// Counts a recovery from a panic.
+    pub(crate) fn recovered(&self, recovery: &Recovery) {
+        Self::add(&self.recoveries[recovery.task as usize][recovery.level as usize], 1);
+        Self::add(&self.recovery_ns_sum, recovery.took_ns);
+        let max = self.recovery_ns_max.load(Ordering::Relaxed);
+        Self::set(&self.recovery_ns_max, max.max(recovery.took_ns));
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let class = |class: &Class| OpCounters {
@@ -119,6 +135,9 @@ impl Counters {
             mem_waits: get(&self.mem_waits),
             send_stalls: get(&self.send_stalls),
             requests_in_flight: get(&self.requests_in_flight),
+            recoveries: std::array::from_fn(|kind| std::array::from_fn(|level| get(&self.recoveries[kind][level]))),
+            recovery_ns_sum: get(&self.recovery_ns_sum),
+            recovery_ns_max: get(&self.recovery_ns_max),
         }
     }
 }
@@ -166,6 +185,12 @@ pub struct Snapshot {
     pub send_stalls: u64,
     /// Requests in flight now (gauge).
     pub requests_in_flight: u64,
+    /// Recoveries from panics, by the places of [`TaskKind::ALL`] and [`RecoveryLevel::ALL`].
+    pub recoveries: [[u64; LEVELS]; KINDS],
+    /// Sum of the times of recoveries, ns.
+    pub recovery_ns_sum: u64,
+    /// The longest recovery, ns (gauge).
+    pub recovery_ns_max: u64,
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@
 
 use crate::chance;
 use crate::drive::{Drive, DriveOpenError, DriveSpec};
-use crate::options::PoolSpec;
-use crate::pool::Machine;
-use segue_types::Nanos;
+use crate::options::{OpenFailure, PoolSpec};
+use crate::pool::{Machine, Revived, Wreck};
+use segue_types::{Nanos, TaskKind};
 use segue_volume::device::BlockDev;
-use segue_volume::engine::{Engine, EngineOptions, FormatError, FormatOptions, OpenError};
+use segue_volume::engine::{Engine, EngineOptions, FormatError, FormatOptions, OpenError, Restarted, Salvage};
+use segue_volume::fault::Faults;
 use segue_volume::mem::Mem;
-use segue_volume::op::{Event, Out};
+use segue_volume::op::{Event, Out, Tag, Ticket};
 
 impl Machine for Engine {
     fn step(&mut self, now: Nanos, event: Event, mem: &mut Mem, out: &mut Out) {
@@ -20,6 +21,34 @@ impl Machine for Engine {
 
     fn release(self: Box<Self>, mem: &mut Mem) {
         Engine::release(*self, mem);
+    }
+
+    fn recover(&mut self, mem: &mut Mem, out: &mut Out) -> bool {
+        Engine::recover(self, mem, out)
+    }
+
+    fn suspect(&self) -> (TaskKind, Option<Tag>) {
+        Engine::suspect(self)
+    }
+
+    fn wreck(mut self: Box<Self>, out: &mut Out) -> Option<Box<dyn Wreck>> {
+        self.take_back(out);
+        Some(Box::new(self.salvage()))
+    }
+
+    fn set_faults(&mut self, faults: Faults) {
+        Engine::set_faults(self, faults);
+    }
+}
+
+impl Wreck for Salvage {
+    fn io_ended(&mut self, ticket: Ticket, errno: i32) {
+        Salvage::io_ended(self, ticket, errno);
+    }
+
+    fn revive(self: Box<Self>, dev: &mut dyn BlockDev, mem: &mut Mem) -> Result<Revived, OpenFailure> {
+        let Restarted { engine, done, admin, admin_again, alarms, .. } = Engine::restart(dev, mem, *self)?;
+        Ok(Revived { machine: Box::new(engine), done, admin, admin_again, alarms })
     }
 }
 

@@ -11,6 +11,7 @@ mod counters;
 pub mod crew;
 pub mod drive;
 mod engine;
+mod guard;
 mod io;
 mod listen;
 mod local;
@@ -28,7 +29,8 @@ pub use io::{IoChoice, IoMode};
 pub use local::{Local, LocalDone, LocalError, LocalOp};
 pub use options::{
     AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, MovePoolError, MoveReport, OpenFailure, Opener,
-    Options, PoolAlarm, PoolPlace, PoolSpec, Sharing, SharingState, StartError, StopError, Tls, VolumeSharing,
+    Options, PoolAlarm, PoolPlace, PoolRecovery, PoolSpec, Sharing, SharingState, StartError, StopError, Tls,
+    VolumeSharing,
 };
-pub use pool::Machine;
+pub use pool::{Machine, Revived, Wreck};
 pub use runtime::Runtime;

@@ -8,6 +8,7 @@ use crate::io::{IoChoice, IoMode};
 use crate::pool::Machine;
 use segue_sched::qos::{CostModel, DriveStats, GovernorParams, PolicyKind, ShareError, VolumeStats};
 use segue_types::Share;
+use segue_types::{RecoveryLevel, TaskKind};
 use segue_volume::device::BlockDev;
 use segue_volume::mem::Mem;
 use segue_volume::op::{AdminError, Alarm};
@@ -219,6 +220,25 @@ pub struct PoolAlarm {
     pub at_unix_ms: u64,
     /// What the engine said.
     pub alarm: Alarm,
+}
+
+/// Recoveries of one kind from panics, since they were last asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolRecovery {
+    /// The pool; empty for what a core did outside its pools.
+    pub pool: String,
+    /// Whose panic it was.
+    pub task: TaskKind,
+    /// How far the recovery reached.
+    pub level: RecoveryLevel,
+    /// How many.
+    pub count: u64,
+    /// The longest, ns.
+    pub took_ns_max: u64,
+    /// What the first panic said.
+    pub said: String,
+    /// When the first came, milliseconds of Unix time.
+    pub at_unix_ms: u64,
 }
 
 /// The runtime could not start.

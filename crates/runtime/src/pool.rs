@@ -3,12 +3,19 @@
 //! Owns: the engine, the drive, and the order of their conversation. Never: knows who asked.
 //! Invariant: every I/O command is handed to the drive once and its end to the engine once.
 
+mod revive;
+
+pub(crate) use revive::Recovery;
+pub use revive::{Revived, Wreck};
+
 use crate::core::drive_token;
 use crate::drive::{Drive, MemoryDrive};
 use crate::io::{Backend, DriveFd, DriveOp};
-use segue_types::Nanos;
+use revive::{State, Waiting};
+use segue_types::{Nanos, TaskKind};
+use segue_volume::fault::Faults;
 use segue_volume::mem::Mem;
-use segue_volume::op::{Event, Io, IoKind, Out, Ticket};
+use segue_volume::op::{Event, Io, IoKind, Out, Tag, Ticket};
 use std::collections::VecDeque;
 
 /// What serves a pool: the volume engine, or in tests something smaller.
@@ -17,6 +24,21 @@ pub trait Machine: Send {
     fn step(&mut self, now: Nanos, event: Event, mem: &mut Mem, out: &mut Out);
     /// Gives back what it took from `mem`. Called once, at the end, with no I/O in flight.
     fn release(self: Box<Self>, mem: &mut Mem);
+    /// A step panicked: carries it on if the state is whole. `false` when it is suspect. May panic again.
+    fn recover(&mut self, _mem: &mut Mem, _out: &mut Out) -> bool {
+        false
+    }
+    /// Who was at work when the step panicked.
+    fn suspect(&self) -> (TaskKind, Option<Tag>) {
+        (TaskKind::Admin, None)
+    }
+    /// Takes the machine apart after a panic that left it suspect, and takes back from `out` what was not settled.
+    /// `None`: it cannot be revived.
+    fn wreck(self: Box<Self>, _out: &mut Out) -> Option<Box<dyn Wreck>> {
+        None
+    }
+    /// Lets tasks panic on purpose from now on.
+    fn set_faults(&mut self, _faults: Faults) {}
 }
 
 /// Does to memory what a command wants of a drive. Returns an errno, 0 on success.
@@ -31,7 +53,10 @@ fn carry_out(drive: &mut MemoryDrive, kind: IoKind, mem: &mut Mem) -> i32 {
 
 /// An open pool.
 pub(crate) struct PoolHost {
-    machine: Box<dyn Machine>,
+    state: State,
+    waiting: Waiting,
+    /// Recoveries that were not told yet.
+    pub(crate) recoveries: Vec<Recovery>,
     drive: Drive,
     pub(crate) out: Out,
     /// I/O that ended within the step that asked for it.
@@ -43,7 +68,9 @@ pub(crate) struct PoolHost {
 impl PoolHost {
     pub(crate) fn new(machine: Box<dyn Machine>, drive: Drive) -> PoolHost {
         PoolHost {
-            machine,
+            state: State::Serving(machine),
+            waiting: Waiting::new(),
+            recoveries: Vec::new(),
             drive,
             out: Out::with_capacity(1024),
             ended: VecDeque::with_capacity(1024),
@@ -51,16 +78,24 @@ impl PoolHost {
         }
     }
 
-    /// `place` is the pool's place on its core. Gives the engine an event, and then all ends of I/O that came at once. Leaves replies in `out`.
+    /// `place` is the pool's place on its core. Gives the engine an event, and then all ends of I/O that came at once.
+    /// Leaves replies in `out`.
     pub(crate) fn feed(&mut self, now: Nanos, event: Event, mem: &mut Mem, io: &mut dyn Backend, place: usize) {
-        self.machine.step(now, event, mem, &mut self.out);
+        self.waiting.note(&event);
+        self.step(now, event, mem);
+        self.start_all(now, mem, io, place);
+        self.revive(now, mem, io, place);
+    }
+
+    /// Hands the drive what the machine asked for, and the machine all ends that came at once.
+    fn start_all(&mut self, now: Nanos, mem: &mut Mem, io: &mut dyn Backend, place: usize) {
         loop {
             for at in 0..self.out.ios.len() {
                 self.start(now, self.out.ios[at], mem, io, place);
             }
             self.out.ios.clear();
             let Some((ticket, errno)) = self.ended.pop_front() else { return };
-            self.machine.step(now, Event::IoDone { ticket, errno }, mem, &mut self.out);
+            self.step(now, Event::IoDone { ticket, errno }, mem);
         }
     }
 
@@ -127,7 +162,9 @@ impl PoolHost {
     /// Ends the pool: its memory goes back, its drive is closed. Only with no I/O in flight.
     pub(crate) fn close(self, mem: &mut Mem) {
         assert!(self.is_quiet(), "a pool is closed while its drive works");
-        self.machine.release(mem);
+        if let State::Serving(machine) = self.state {
+            machine.release(mem);
+        }
     }
 
     /// True when the drive's I/O goes through the kernel.

@@ -7,12 +7,16 @@ use crate::chance;
 use crate::core::{Core, Helpers, Msg, ReplyFn, Shake, helpers};
 use crate::counters::{Counters, Snapshot};
 use crate::crew::{Crew, CrewError};
+use crate::guard;
 use crate::io::Bell;
 use crate::listen;
 use crate::options::{
     AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, MovePoolError, MoveReport, Options, PoolAlarm,
-    PoolPlace, PoolSpec, Sharing, SharingState, StartError, StopError, Tls,
+    PoolPlace, PoolRecovery, PoolSpec, Sharing, SharingState, StartError, StopError, Tls,
 };
+use crate::pool::Recovery;
+use segue_types::RecoveryLevel;
+use segue_volume::fault::Faults;
 use segue_volume::op::{AdminOp, AdminReply, Alarm};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -72,6 +76,7 @@ pub(crate) struct Shared {
     alarms: Mutex<VecDeque<PoolAlarm>>,
     /// Do handshakes for the cores, if there are any.
     pub(crate) helpers: OnceLock<Helpers>,
+    recoveries: Mutex<Vec<PoolRecovery>>,
 }
 
 impl Shared {
@@ -125,6 +130,23 @@ impl Shared {
         alarms.push_back(PoolAlarm { pool: pool.to_owned(), at_unix_ms: chance::unix_ms(), alarm });
     }
 
+    /// Adds a recovery to those of its kind that nobody has taken yet; the first of a kind is logged.
+    pub(crate) fn tell_recovery(&self, pool: &str, recovery: Recovery) {
+        let Recovery { task, level, took_ns, said } = recovery;
+        let mut told = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = told.iter_mut().find(|k| k.pool == pool && k.task == task && k.level == level) {
+            known.count += 1;
+            known.took_ns_max = known.took_ns_max.max(took_ns);
+            return;
+        }
+        match level {
+            RecoveryLevel::Pool => tracing::error!(pool, %task, said, "a pool is out of service after a panic"),
+            _ => tracing::warn!(pool, %task, level = level.name(), took_ns, said, "recovered from a panic"),
+        }
+        let (pool, at_unix_ms) = (pool.to_owned(), chance::unix_ms());
+        told.push(PoolRecovery { pool, task, level, count: 1, took_ns_max: took_ns, said, at_unix_ms });
+    }
+
     pub(crate) fn admin(&self, pool: &str, op: AdminOp, reply: ReplyFn) -> Result<(), CallError> {
         let core = self.core_of(pool).ok_or(CallError::NoPool)?;
         self.cores[core].send(Msg::Admin { pool: pool.to_owned(), op, reply });
@@ -150,6 +172,7 @@ impl Runtime {
     /// # Errors
     /// [`StartError`] when a thread or its kernel interface cannot be had.
     pub fn start(options: Options) -> Result<Runtime, StartError> {
+        guard::install();
         let count = options.cores.clamp(1, 64);
         let make = |_| -> Result<Arc<CoreShared>, StartError> {
             Ok(Arc::new(CoreShared {
@@ -169,6 +192,7 @@ impl Runtime {
             places: Mutex::default(),
             alarms: Mutex::default(),
             helpers: OnceLock::new(),
+            recoveries: Mutex::default(),
         });
         let crew = start_helpers(&shared, options.helpers.min(64))?;
         let (mut threads, mut status) = (Vec::new(), Vec::new());
@@ -325,6 +349,19 @@ impl Runtime {
     /// Takes the alarms raised since the last call (the newest 4096).
     pub fn take_alarms(&self) -> Vec<PoolAlarm> {
         self.shared.alarms.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    }
+
+    /// Takes the recoveries from panics since the last call, one entry for each pool, kind of task and level.
+    pub fn take_recoveries(&self) -> Vec<PoolRecovery> {
+        std::mem::take(&mut *self.shared.recoveries.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes tasks of all cores and open pools panic on purpose from now on; [`Faults::OFF`] ends it. For tests of
+    /// what a node survives.
+    pub fn inject(&self, faults: &Faults) {
+        for core in &self.shared.cores {
+            core.send(Msg::Inject(faults.clone()));
+        }
     }
 
     /// Stops in order: no new connections or requests, what is in flight is finished and answered, engines write

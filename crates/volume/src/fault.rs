@@ -63,9 +63,23 @@ impl Faults {
         self.doomed[task as usize] = 0;
     }
 
+    /// The same with a luck of its own.
+    #[must_use]
+    pub fn reseeded(&self, stream: u64) -> Faults {
+        let mut own = self.clone();
+        own.random = own.random.wrapping_add(stream.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        own.random = own.draw();
+        own
+    }
+
     /// True when something may strike.
     pub fn is_on(&self) -> bool {
         self.on
+    }
+
+    /// True when a fault tells at which point it struck, so that a recovery may rely on the point. A bug would not.
+    pub fn tells(&self) -> bool {
+        self.kind == FaultKind::Panic
     }
 
     /// Faults so far.

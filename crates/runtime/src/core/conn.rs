@@ -11,7 +11,7 @@ use segue_sched::qos::Slot;
 use segue_types::{ExportName, Nanos};
 use segue_volume::mem::{Buf, Mem};
 use segue_volume::op::AttachId;
-use segue_wire::nbd::server::Session;
+use segue_wire::nbd::server::{Session, Step};
 use segue_wire::nbd::{Replies, Request};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -97,6 +97,10 @@ pub(super) struct Conn {
     pub(super) hungry: bool,
     /// In the list of connections to look at before the turn ends.
     pub(super) dirty: bool,
+    /// What was parsed last and is not begun yet.
+    pub(super) stash: Option<Step>,
+    /// Panics in a row of its work.
+    pub(super) panics: u8,
     /// Nothing more is taken from the client.
     pub(super) input_over: bool,
     /// Nothing more can be sent to the client.
@@ -140,6 +144,8 @@ impl Conn {
             blocked: false,
             hungry: false,
             dirty: false,
+            stash: None,
+            panics: 0,
             input_over: false,
             dead: false,
             deadline: 0,

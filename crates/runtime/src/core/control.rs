@@ -14,6 +14,7 @@ use crate::options::{AddPoolError, CallError, ListenAddr, PoolPlace, PoolSpec, S
 use crate::pool::PoolHost;
 use crate::runtime::MoveReply;
 use segue_types::Share;
+use segue_volume::fault::Faults;
 use segue_volume::mem::{MAX_BUF_BYTES, Mem};
 use segue_volume::op::{AdminError, AdminOp, AdminReply, Event, Tag, Ticket};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -53,6 +54,8 @@ pub(crate) enum Msg {
     },
     /// A pool arrives from another core.
     PoolArrives(Box<PoolArrival>),
+    /// Panics on purpose from now on, or none.
+    Inject(Faults),
     /// An I/O ended on the core that a pool has left.
     IoDone {
         pool: String,
@@ -122,7 +125,7 @@ impl Core {
         let mut inbox = std::mem::take(&mut self.inbox);
         self.shared.cores[self.number].take(&mut inbox);
         for message in inbox.drain(..) {
-            self.take_message(message);
+            self.attend(super::conn::NIL, |core| core.take_message(message));
         }
         self.inbox = inbox;
     }
@@ -143,6 +146,7 @@ impl Core {
             Msg::IoDone { pool, ticket, result } => self.io_done_elsewhere(pool, ticket, result),
             Msg::Sharing { pool, set, reply } => self.sharing(pool, set, reply),
             Msg::Shaken(shaken) => self.shaken(shaken),
+            Msg::Inject(faults) => self.inject(&faults),
             Msg::Stop => self.stop(),
         }
     }

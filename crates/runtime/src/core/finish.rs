@@ -96,13 +96,14 @@ impl Core {
         let mut extent = 0;
         for at in 0..self.pools[pool].host.out.replies.len() {
             let reply = self.pools[pool].host.out.replies[at];
-            self.finish(pool, reply, extent);
+            self.answer(pool, reply, extent);
             extent += reply.extents as usize;
         }
         let out = &mut self.pools[pool].host.out;
         out.replies.clear();
         out.extents.clear();
-        if !out.alarms.is_empty() || !out.admin.is_empty() {
+        let rare = !out.alarms.is_empty() || !out.admin.is_empty();
+        if rare || !self.pools[pool].host.recoveries.is_empty() {
             self.drain_rare(pool);
         }
     }
@@ -112,6 +113,9 @@ impl Core {
         let alarms: Vec<Alarm> = self.pools[pool].host.out.alarms.drain(..).collect();
         for alarm in alarms {
             self.shared.raise(&self.pools[pool].name, alarm);
+        }
+        for recovery in std::mem::take(&mut self.pools[pool].host.recoveries) {
+            self.tell_recovery(&self.pools[pool].name, recovery);
         }
         let admin: Vec<_> = self.pools[pool].host.out.admin.drain(..).collect();
         for (tag, result) in admin {
@@ -280,6 +284,7 @@ impl Core {
 
     /// Gives what a connection is to send to the kernel.
     pub(super) fn flush(&mut self, id: u32) {
+        self.recovery_point("before a send", false);
         let Some(conn) = self.conns.get_mut(id) else { return };
         if conn.tx.busy || conn.dead || conn.shaking {
             return;

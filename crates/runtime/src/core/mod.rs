@@ -4,12 +4,14 @@
 //! Invariant: one clock read and one kernel call per turn; what a turn makes is sent in the same turn.
 //!
 //! Reading order: `conn` (what a connection is), `pump` (bytes to requests), `finish` (ends to replies), `tx` (replies
-//! to the socket), `share` (whose request is next), `storm` and `shake` (handshakes), `attach` (names to volumes), `control` (other threads' wishes), `handover` (pools from core to core),
+//! to the socket), `share` (whose request is next), `storm` and `shake` (handshakes), `danger` (panics), `attach` (names
+//! to volumes), `control` (other threads' wishes), `handover` (pools from core to core),
 //! `life` (accept, cut, close).
 
 mod attach;
 mod conn;
 mod control;
+mod danger;
 mod finish;
 mod handover;
 mod life;
@@ -81,6 +83,7 @@ pub(crate) struct Core {
     /// What this turn may still take.
     turn: share::Turn,
     storm: storm::Storm,
+    danger: danger::Danger,
     /// Requests answered in this turn.
     answered: u64,
 }
@@ -118,6 +121,7 @@ impl Core {
             spin: spin::Spin::new(spin_ns),
             turn: share::Turn::new(),
             storm: storm::Storm::new(),
+            danger: danger::Danger::new(),
             answered: 0,
         };
         Ok((core, status))
@@ -132,11 +136,12 @@ impl Core {
             self.wait().expect("the kernel takes the core's wait");
             self.read_clock();
             self.take_ends();
-            self.background();
-            self.check_deadlines();
-            self.look_at_dirty();
-            self.hand_over();
+            self.attend(conn::NIL, Core::background);
+            self.attend(conn::NIL, Core::check_deadlines);
+            self.attend(conn::NIL, Core::look_at_dirty);
+            self.attend(conn::NIL, Core::hand_over);
             self.publish();
+            self.turn_ended();
             if self.is_over() {
                 return self.end();
             }
@@ -202,12 +207,12 @@ impl Core {
         for end in done.drain(..) {
             let number = end.token as u32;
             match end.token >> KIND_SHIFT {
-                KIND_RECV => self.received(number, end.result),
-                KIND_SEND => self.sent(number, end.result),
-                KIND_ACCEPT => self.accepted(number, end.result),
+                KIND_RECV => self.attend(number, |core| core.received(number, end.result)),
+                KIND_SEND => self.attend(number, |core| core.sent(number, end.result)),
+                KIND_ACCEPT => self.attend(conn::NIL, |core| core.accepted(number, end.result)),
                 KIND_DRIVE => {
                     let pool = (end.token >> POOL_SHIFT) as usize % POOLS_MAX;
-                    self.io_done(pool, Ticket(number), end.result);
+                    self.attend(conn::NIL, |core| core.io_done(pool, Ticket(number), end.result));
                 }
                 _ if end.token == TOKEN_BELL => self.take_messages(),
                 _ => unreachable!("an end of nothing: token {:#x}", end.token),
@@ -270,14 +275,16 @@ impl Core {
             }
             let shakes = self.conns[id].phase == conn::Phase::Handshake;
             let from = if shakes { self.clock() } else { 0 };
-            self.pump(id);
+            self.attend(id, |core| {
+                core.pump(id);
+                // What the pump itself made happen is seen to by what follows, not by another round.
+                core.conns[id].dirty = false;
+                core.flush(id);
+                core.settle(id);
+            });
             if shakes {
                 self.storm_step(from);
             }
-            // What the pump itself made happen is seen to by what follows, not by another round.
-            self.conns[id].dirty = false;
-            self.flush(id);
-            self.settle(id);
         }
         self.dirty.clear();
     }

@@ -147,7 +147,11 @@ impl Core {
 
     /// Lets the session read on.
     fn parse(&mut self, id: u32) -> Flow {
+        self.recovery_point("before a request", true);
         let conn = &mut self.conns[id];
+        if let Some(step) = conn.stash.take() {
+            return self.begin(id, step, 0);
+        }
         let input = &conn.rx[conn.rx_start..conn.rx_end];
         let stepped = conn.session.step(input);
         let (used, step) = match stepped {
@@ -164,6 +168,17 @@ impl Core {
         if conn.phase == Phase::Handshake {
             conn.collect_output();
         }
+        if self.in_danger() && step != Step::NeedBytes {
+            self.conns[id].stash = Some(step);
+            self.recovery_point("a request was parsed", false);
+            self.conns[id].stash = None;
+        }
+        self.begin(id, step, used)
+    }
+
+    /// Does what the session made of `used` bytes.
+    fn begin(&mut self, id: u32, step: Step, used: usize) -> Flow {
+        let conn = &mut self.conns[id];
         match step {
             Step::Request(request) => self.request(id, request),
             Step::Write(request) => {

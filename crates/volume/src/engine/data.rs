@@ -575,7 +575,7 @@ impl Engine {
 }
 
 /// Whose faults a client's operation has.
-fn task_of(op: Op) -> TaskKind {
+pub(crate) fn task_of(op: Op) -> TaskKind {
     match op {
         Op::Read { .. } | Op::BlockStatus { .. } | Op::Cache { .. } => TaskKind::Read,
         Op::Write { .. } | Op::Discard { .. } | Op::WriteZeroes { .. } => TaskKind::Write,

@@ -42,7 +42,7 @@ use crate::layout::Layout;
 use crate::mem::{Buf, Mem};
 use crate::op::{Alarm, AlarmKind, Event, IoKind, Out, Reply, Tag};
 use recover::Unit;
-use segue_types::{IoStatus, Nanos};
+use segue_types::{IoStatus, Nanos, TaskKind};
 use slots::{IoUse, Ios, Ops, Stage, Work};
 use std::collections::VecDeque;
 
@@ -166,10 +166,12 @@ impl Engine {
                 self.run(op, mem, out);
                 self.settle(out);
             }
-            self.recover.unit = Unit::Other;
+            (self.recover.unit, self.recover.task) = (Unit::Other, TaskKind::Admin);
             self.run_admin_queue(mem, out);
+            self.recover.task = TaskKind::Checkpoint;
             self.pump_checkpoint(mem, out);
             self.settle(out);
+            self.recover.task = TaskKind::Journal;
             self.pump_commit(mem, out);
             self.settle(out);
             if self.ready.is_empty() {
@@ -194,7 +196,7 @@ impl Engine {
 
     /// One turn of background work.
     fn background(&mut self, mem: &mut Mem, out: &mut Out) {
-        self.recover.unit = Unit::Other;
+        (self.recover.unit, self.recover.task) = (Unit::Other, TaskKind::Cleanup);
         self.retry_stalled();
         self.run_move_read(mem, out);
         if self.poisoned.is_some() {
@@ -205,6 +207,7 @@ impl Engine {
             self.run_cleaning(mem, out);
         }
         self.give_back(false, out);
+        self.recover.task = TaskKind::Scrub;
         self.run_scrub(mem, out);
     }
 
@@ -263,7 +266,7 @@ impl Engine {
             let kind = AlarmKind::Drive { errno };
             out.alarms.push(Alarm { kind, offset: 0, expected_crc32c: 0, found_crc32c: 0, generation: 0 });
         }
-        self.recover.unit = Unit::Other;
+        (self.recover.unit, self.recover.task) = (Unit::Other, task_of_io(used));
         match used {
             IoUse::Op(op) => self.op_io_done(op, errno, mem, out),
             IoUse::Page(slot) => self.page_io_done(slot, errno, mem, out),
@@ -329,5 +332,16 @@ impl Engine {
             }
         }
         self.reply(op, status, 0, out);
+    }
+}
+
+/// Whose work follows from the end of an I/O; a client's operation tells for itself.
+fn task_of_io(used: IoUse) -> TaskKind {
+    match used {
+        IoUse::Op(_) | IoUse::Page(_) => TaskKind::Read,
+        IoUse::Record | IoUse::CommitFlush => TaskKind::Journal,
+        IoUse::CkptPage { .. } | IoUse::Ckpt => TaskKind::Checkpoint,
+        IoUse::Scrub { .. } => TaskKind::Scrub,
+        IoUse::MoveRead | IoUse::MoveWrite => TaskKind::Cleanup,
     }
 }

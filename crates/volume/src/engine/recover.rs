@@ -5,8 +5,9 @@
 //! as well have stopped to wait; whatever else panics needs `restart`.
 
 use super::Engine;
+use super::data::task_of;
 use super::lease::Attach;
-use super::slots::Stage;
+use super::slots::{Stage, Work};
 use crate::catalog::Lease;
 use crate::fault::Faults;
 use crate::mem::Mem;
@@ -52,6 +53,8 @@ pub(crate) struct AdminUndo {
 /// What is needed to recover.
 pub(crate) struct Recover {
     pub(crate) unit: Unit,
+    /// Whose work it is, where the unit does not tell.
+    pub(crate) task: TaskKind,
     /// The state is whole at this moment.
     whole: bool,
     resumes: u32,
@@ -61,7 +64,14 @@ pub(crate) struct Recover {
 
 impl Recover {
     pub(crate) fn new() -> Recover {
-        Recover { unit: Unit::Other, whole: false, resumes: 0, settled: Settled::default(), admin: None }
+        Recover {
+            unit: Unit::Other,
+            task: TaskKind::Admin,
+            whole: false,
+            resumes: 0,
+            settled: Settled::default(),
+            admin: None,
+        }
     }
 
     pub(crate) fn step_ended(&mut self) {
@@ -102,6 +112,16 @@ impl Engine {
         self.pump(mem, out);
         self.recover.step_ended();
         true
+    }
+
+    /// Who was at work when the step panicked: the kind of task, and the client's request if there was one.
+    pub fn suspect(&self) -> (TaskKind, Option<Tag>) {
+        match self.recover.unit {
+            Unit::Run(op) | Unit::Done(op) if self.ops[op].work == Work::Client => {
+                (task_of(self.ops[op].op), Some(self.ops[op].tag))
+            }
+            _ => (self.recover.task, None),
+        }
     }
 
     /// Takes back what the panicked step put in `out` and did not settle, all its I/O included: as if the step had
@@ -147,7 +167,7 @@ impl Engine {
     #[inline]
     fn at_whole_point(&mut self, task: TaskKind, place: &'static str, entry: bool) {
         if self.faults.is_on() {
-            self.recover.whole = true;
+            self.recover.whole = self.faults.tells();
             self.faults.point(task, place, entry);
             self.recover.whole = false;
         }
