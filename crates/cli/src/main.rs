@@ -16,6 +16,7 @@ mod exit;
 mod failover;
 mod out;
 mod reproduce;
+mod soak;
 
 use clap::Parser;
 use exit::ExitCode;
@@ -87,6 +88,8 @@ nouns! {
     Demo => demo;
     /// A database load that keeps a ledger of every acknowledged commit, and verifies it.
     Load => drill::load_cmd;
+    /// A node under load while its tasks panic: nothing acknowledged may be lost, nothing may hang.
+    Soak => soak;
     /// Measurements against limits and peers.
     Bench => bench;
     /// Published experiments, run again beside the published figures.

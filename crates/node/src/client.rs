@@ -8,9 +8,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use segue_types::api::{
-    AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, IntegrityEvent, LeaseGrant,
-    NewName, NodeInfo, Note, PoolInfo, ResizeVolume, RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef,
-    SuperRequest, TokenGrant, TokenLimits, UnlockVolume, VolumeInfo,
+    AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, InjectRequest, IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, ResizeVolume, RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, UnlockVolume, VolumeInfo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -233,6 +231,10 @@ calls! {
     fn node(&self) -> NodeInfo { self.get("/v1/node") }
     /// Ends the node in order: requests are finished, pools checkpointed. Answers before the process ends.
     fn stop(&self) -> () { self.post("/v1/node/stop", &()) }
+    /// Lets tasks of the node panic on purpose, or ends that.
+    fn inject(&self, request: &InjectRequest) -> () { self.post("/v1/node/inject", request) }
+    /// How often the node recovered from a panic.
+    fn recoveries(&self) -> Recoveries { self.get("/v1/node/recoveries") }
     /// All pools.
     fn pools(&self) -> Vec<PoolInfo> { self.get("/v1/pools") }
     /// One pool.

@@ -93,7 +93,9 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let (stop, _) = watch::channel(false);
     let naming = tokio::sync::Mutex::new(());
     let (events, counters, runtime_of_cores) = (Events::default(), cores.counters(), cores.runtime());
-    let api = Api { pools, events, runtime: runtime_of_cores, info, started, stop, naming, counters };
+    let allow_fault_injection = config.allow_fault_injection;
+    let api =
+        Api { pools, events, runtime: runtime_of_cores, allow_fault_injection, info, started, stop, naming, counters };
     let served = runtime.block_on(serve(config, Arc::new(api), &mut socket, admin_tls));
     notify("STOPPING=1");
     tracing::info!("stopping: requests in flight are finished and pools closed");

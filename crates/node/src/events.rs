@@ -3,7 +3,8 @@
 //! Owns: the ring of events and their words. Never: grows; the oldest go first.
 //! Invariant: each alarm of an engine is kept once (the runtime logs it, once).
 
-use segue_runtime::PoolAlarm;
+use segue_runtime::{PoolAlarm, PoolRecovery};
+use segue_types::RecoveryLevel;
 use segue_types::api::IntegrityEvent;
 use segue_volume::op::AlarmKind;
 use std::collections::VecDeque;
@@ -33,6 +34,36 @@ impl Events {
             found_crc32c: alarm.found_crc32c,
             generation: alarm.generation,
         };
+        self.push(event);
+    }
+
+    /// Keeps what was recovered from since the last time somebody looked.
+    pub fn keep_recovery(&self, drive: &str, recovery: &PoolRecovery) {
+        let PoolRecovery { pool, task, level, count, took_ns_max, said, at_unix_ms } = recovery;
+        let ms = *took_ns_max as f64 / 1e6;
+        let owner = if pool.is_empty() { "a connection".to_owned() } else { format!("pool {pool}") };
+        let what = match level {
+            RecoveryLevel::Pool => format!(
+                "the pool is out of service after a panic in a {task} task; restart the node to open it again: {said}"
+            ),
+            _ => format!(
+                "recovered {count} times from panics in {task} tasks (level {}, at most {ms:.3} ms); the first: {said}",
+                level.name()
+            ),
+        };
+        self.push(IntegrityEvent {
+            unix_ms: *at_unix_ms,
+            drive: drive.to_owned(),
+            what,
+            offset_bytes: 0,
+            owner,
+            expected_crc32c: 0,
+            found_crc32c: 0,
+            generation: 0,
+        });
+    }
+
+    fn push(&self, event: IntegrityEvent) {
         let mut ring = self.ring.lock().expect("the ring is only pushed to and copied");
         if ring.len() == KEPT_MAX {
             ring.pop_front();

@@ -1,7 +1,7 @@
 //! The metrics of a node, in OpenMetrics text.
 //!
 //! Owns: names, help texts and label sets of all metrics. Never: keeps a counter; engines and cores do.
-//! Invariant: names are `segue_<subsystem>_<noun>_<unit>`, and the label sets are closed: pool, or kind of request.
+//! Invariant: names are `segue_<subsystem>_<noun>_<unit>`, and the label sets are closed: pool, kind of request, kind of task and level.
 
 use crate::admin::Api;
 use prometheus_client::collector::Collector;
@@ -88,6 +88,11 @@ const CLASS_COUNTERS: [OfClass; 3] = [
 const LATENCY: (&str, &str) =
     ("segue_nbd_latency_seconds", "Time from parsing a request to queueing its reply, by kind of request");
 
+/// Recoveries from panics, by kind of task and level, and their times.
+const RECOVERIES: (&str, &str) = ("segue_core_recoveries", "Recoveries from panics, by kind of task and level");
+const RECOVERY_SUM: (&str, &str) = ("segue_core_recovery_seconds", "Time spent in recoveries from panics");
+const RECOVERY_MAX: (&str, &str) = ("segue_core_recovery_longest_seconds", "The longest recovery from a panic");
+
 /// The counters of the cores, at one moment, as metrics.
 #[derive(Debug)]
 struct OfCores(Vec<Snapshot>);
@@ -128,6 +133,17 @@ impl Collector for OfCores {
                 ConstCounter::new(sum).encode(family.encode_family(&[("op", class.label())])?)?;
             }
         }
+        let mut family = out.encode_descriptor(RECOVERIES.0, RECOVERIES.1, None, MetricType::Counter)?;
+        let recovered = crate::admin::recovered(&self.0);
+        for c in &recovered.counts {
+            let labels = [("task", c.task.name()), ("level", c.level.name())];
+            ConstCounter::new(c.count).encode(family.encode_family(&labels)?)?;
+        }
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let sum = ConstCounter::new(seconds(recovered.took_ns_sum));
+        sum.encode(out.encode_descriptor(RECOVERY_SUM.0, RECOVERY_SUM.1, None, MetricType::Counter)?)?;
+        let max = ConstGauge::new(seconds(recovered.took_ns_max));
+        max.encode(out.encode_descriptor(RECOVERY_MAX.0, RECOVERY_MAX.1, None, MetricType::Gauge)?)?;
         let mut family = out.encode_descriptor(LATENCY.0, LATENCY.1, None, MetricType::Histogram)?;
         for class in OpClass::ALL {
             let (sum_s, buckets) = self.latency(class);

@@ -3,6 +3,7 @@
 //! Owns: the JSON shapes of API version 1. Never: holds logic; the volume engine has its own types.
 //! Invariant: fields are added, never renamed or removed, within one version.
 
+use crate::{FaultKind, RecoveryLevel, TaskKind};
 use serde::{Deserialize, Serialize};
 
 macro_rules! shape {
@@ -377,6 +378,46 @@ shape! {
         pub found_crc32c: u32,
         /// Generation expected.
         pub generation: u64,
+    }
+}
+
+shape! {
+    /// Body of `POST /v1/node/inject`: what is to panic from now on. It replaces what was asked before.
+    pub struct InjectRequest {
+        /// Kinds of tasks; none of them ends all injection.
+        pub tasks: Vec<TaskKind>,
+        /// One task in so many fails, at least 1.
+        pub one_in: u64,
+        /// How a fault shows itself.
+        #[serde(default)]
+        pub kind: FaultKind,
+        /// Seed of the choice.
+        #[serde(default)]
+        pub seed: u64,
+    }
+}
+
+shape! {
+    /// Recoveries of one kind of task at one level, since the node started.
+    pub struct RecoveryCount {
+        /// Whose panics.
+        pub task: TaskKind,
+        /// How far the recovery reached.
+        pub level: RecoveryLevel,
+        /// How many.
+        pub count: u64,
+    }
+}
+
+shape! {
+    /// How often the node recovered from a panic since it started, and how long that took.
+    pub struct Recoveries {
+        /// Every kind and level that happened.
+        pub counts: Vec<RecoveryCount>,
+        /// Sum of the times of all recoveries, ns.
+        pub took_ns_sum: u64,
+        /// The longest, ns.
+        pub took_ns_max: u64,
     }
 }
 

@@ -5,14 +5,14 @@
 
 mod cow;
 mod disk;
-mod fio;
+pub mod fio;
 mod handover;
 mod idle;
 mod isolation;
 mod open;
 mod peers;
 mod pool;
-mod process;
+pub mod process;
 mod rcs;
 mod replay;
 mod sparse;

@@ -5,6 +5,7 @@
 
 pub mod completions;
 pub mod config;
+pub mod inject;
 pub mod lease;
 pub mod node;
 mod offline;

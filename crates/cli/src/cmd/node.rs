@@ -31,7 +31,11 @@ enum Verb {
         #[arg(long, default_value_t = 30, value_name = "SECONDS")]
         wait: u64,
     },
-    /// Show what a person must look at: damaged blocks, failed drives.
+    /// Make tasks of the node panic on purpose, where its configuration allows that.
+    Inject(super::inject::Args),
+    /// Show how often the node recovered from a panic, by kind of task and level.
+    Recoveries,
+    /// Show what a person must look at: damaged blocks, failed drives, recoveries from panics.
     Events,
     /// Print the metrics, as Prometheus reads them.
     Metrics,
@@ -46,6 +50,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Verb::Start(args) => return super::start::run(args, global),
         Verb::Status => status(global, &global.client().node()?),
         Verb::Stop { wait } => stop(global, Duration::from_secs(wait))?,
+        Verb::Inject(args) => super::inject::run(&args, global)?,
+        Verb::Recoveries => super::inject::recoveries(global, &global.client().recoveries()?),
         Verb::Events => events(global)?,
         Verb::Metrics => {
             let text = global.client().metrics()?;

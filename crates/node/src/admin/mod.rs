@@ -4,6 +4,7 @@
 //! Invariant: a route that is served is described in /openapi.json, because both come from one declaration.
 
 mod errors;
+mod faults;
 mod node;
 mod pools;
 mod serve;
@@ -11,6 +12,7 @@ mod supers;
 mod tokens;
 mod volumes;
 
+pub use faults::sum as recovered;
 pub use serve::{Listener, serve};
 
 use crate::events::Events;
@@ -36,6 +38,8 @@ pub struct Api {
     pub runtime: segue_runtime::Runtime,
     /// The fixed part of what the node says of itself.
     pub info: NodeInfo,
+    /// The configuration lets tasks panic on purpose.
+    pub allow_fault_injection: bool,
     /// When it began.
     pub started: std::time::Instant,
     /// Set to true to stop the node in order.
@@ -64,6 +68,8 @@ fn declared() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(node::show))
         .routes(routes!(node::stop))
         .routes(routes!(node::events))
+        .routes(routes!(faults::inject))
+        .routes(routes!(faults::recoveries))
         .routes(routes!(node::metrics))
         .routes(routes!(pools::list))
         .routes(routes!(pools::show))
@@ -116,6 +122,10 @@ impl Api {
         for raised in self.runtime.take_alarms() {
             let drive = self.pools.iter().find(|p| p.name() == raised.pool).map_or("", Port::drive);
             self.events.keep(drive, &raised);
+        }
+        for recovery in self.runtime.take_recoveries() {
+            let drive = self.pools.iter().find(|p| p.name() == recovery.pool).map_or("", Port::drive);
+            self.events.keep_recovery(drive, &recovery);
         }
         self.events.all()
     }

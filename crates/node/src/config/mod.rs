@@ -111,6 +111,8 @@ pub struct Config {
     pub io_memory_bytes: u64,
     /// Patience of an orderly stop.
     pub stop_wait: Duration,
+    /// Tasks may be made to panic on purpose.
+    pub allow_fault_injection: bool,
     /// How much is logged.
     pub log_level: LogLevel,
     /// How log lines look.
@@ -274,6 +276,7 @@ impl Config {
             helpers: toml.helpers,
             io_memory_bytes: toml.io_memory.0,
             stop_wait: toml.stop_wait.0,
+            allow_fault_injection: toml.allow_fault_injection,
             log_level: toml.log.level,
             log_format: toml.log.format,
             nbd,

@@ -158,6 +158,10 @@ section! {
         #[form("duration", "5s")]
         #[serde(default = "default_stop_wait")]
         stop_wait: Span,
+        /// Let `segue node inject` make tasks of this node panic. For machines that test what a node survives.
+        #[form("true | false", "false")]
+        #[serde(default)]
+        allow_fault_injection: bool,
         /// Logs, on stderr.
         #[form("table", "see below")]
         #[serde(default)]
