@@ -8,7 +8,9 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use segue_types::api::{
-    AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, InjectRequest, IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, ResizeVolume, RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, UnlockVolume, VolumeInfo,
+    AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, InjectRequest,
+    IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, ResizeVolume, RevokeTokens, ScrubStatus,
+    SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, UnlockVolume, VolumeInfo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;

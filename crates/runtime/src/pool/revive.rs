@@ -120,7 +120,7 @@ impl Waiting {
                 self.requests[at] = Some(Held { order: self.count, attach: *attach, op: *op, blames: 0 });
             }
             Event::Admin { tag, .. } => self.admins.push(*tag),
-            Event::IoDone { .. } | Event::Tick => {}
+            Event::IoDone { .. } | Event::Tick | Event::Lend { .. } | Event::Shrink => {}
         }
     }
 
@@ -168,8 +168,8 @@ impl PoolHost {
             State::Failed { wreck, .. } => match event {
                 Event::IoDone { ticket, errno } => wreck.io_ended(ticket, errno),
                 // Requests are noted, and given in their order to the next machine.
-                Event::Request { .. } | Event::Tick => {}
-                admin @ Event::Admin { .. } => self.waiting.again.push_back(admin),
+                Event::Request { .. } | Event::Tick | Event::Shrink => {}
+                later @ (Event::Admin { .. } | Event::Lend { .. }) => self.waiting.again.push_back(later),
             },
             State::Dead => self.refuse(event),
         }
@@ -260,7 +260,7 @@ impl PoolHost {
         let waiting = &mut self.waiting;
         // What came meanwhile, or an earlier restart had not given yet, follows what the failed machine had begun.
         let mut later = std::mem::take(&mut waiting.again);
-        later.retain(|event| matches!(event, Event::Admin { .. }));
+        later.retain(|event| matches!(event, Event::Admin { .. } | Event::Lend { .. }));
         waiting.again.extend(revived.admin_again.into_iter().map(|(tag, op)| Event::Admin { tag, op }));
         waiting.again.extend(later);
         let answered = self.out.admin[admins..].iter().map(|(tag, _)| *tag);
@@ -312,7 +312,9 @@ impl PoolHost {
                 self.out.admin.push((tag, Ok(AdminReply::Done)));
             }
             Event::Admin { tag, .. } => self.out.admin.push((tag, Err(AdminError::Poisoned))),
-            Event::IoDone { .. } | Event::Tick => {}
+            // Whoever has no use for extents has none.
+            Event::Lend { extents } => self.out.returned.extend(extents),
+            Event::IoDone { .. } | Event::Tick | Event::Shrink => {}
         }
     }
 

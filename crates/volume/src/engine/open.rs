@@ -311,9 +311,8 @@ impl Engine {
         mem.get_mut(zeroes).fill(0);
         let scratch = (0..SCRATCH_BLOCKS).map(|_| mem.alloc(BLOCK)).collect::<Option<Vec<_>>>();
         let scratch = scratch.ok_or(OpenError::Memory)?;
-        let mut holdings = cache.buffers().to_vec();
-        holdings.extend([record, stage, scrub_buf, zeroes, move_out, move_in]);
-        holdings.extend(&scratch);
+        let fixed = [record, stage, scrub_buf, zeroes, move_out, move_in];
+        let holdings = [cache.buffers(), &fixed, &scratch].concat();
         Ok(Engine {
             now: 0,
             layout: sb.layout,
