@@ -78,6 +78,7 @@ pub fn rows(measure_ns: Nanos) -> Vec<Row> {
             "dynamic, bounds as a preference",
             Setup { overflow: Overflow::FewestHeld, ..dynamic },
         ),
+        row("dynamic_self_set", "dynamic, bounds set themselves", Setup { self_set: true, ..dynamic }),
         row("performance_saturated", "performance-oriented, channels never limit", Setup { work: saturated, ..base }),
         row("dynamic_saturated", "dynamic, channels never limit", Setup { work: saturated, ..dynamic }),
         row("performance_sparse", "performance-oriented, sparse", Setup { work: SPARSE, ..base }),
