@@ -6,9 +6,9 @@
 use crate::config::{Backing, Config, IoEngine, Listen, PoolConfig};
 use crate::daemon::DaemonErrorKind;
 use crate::port::Port;
-use segue_runtime::drive::DriveOpenError;
+use segue_runtime::drive::{DriveOpenError, SharedDrive};
 use segue_runtime::{
-    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Options, PoolSpec, Runtime, Snapshot,
+    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Options, PoolPlace, PoolSpec, Runtime, Snapshot,
     StartError, StopError, Tls,
 };
 use segue_volume::engine::{Engine, EngineOptions};
@@ -81,9 +81,10 @@ impl Cores {
     /// # Errors
     /// [`CoresError`]; what was opened is closed again.
     pub fn start(config: &Config, tls: Option<Arc<rustls::ServerConfig>>) -> Result<(Cores, Vec<Port>), CoresError> {
-        let runtime = Runtime::start(options(config))?;
+        let drives = config.pools.iter().map(open_drive).collect::<Result<Vec<_>, _>>()?;
+        let runtime = Runtime::start(options(config, &drives))?;
         let mut cores = Cores { runtime, addresses: Vec::new() };
-        match cores.open(config, tls) {
+        match cores.open(config, &drives, tls) {
             Ok(ports) => Ok((cores, ports)),
             Err(error) => {
                 // The first error is the one to tell.
@@ -93,7 +94,12 @@ impl Cores {
         }
     }
 
-    fn open(&mut self, config: &Config, tls: Option<Arc<rustls::ServerConfig>>) -> Result<Vec<Port>, CoresError> {
+    fn open(
+        &mut self,
+        config: &Config,
+        drives: &[Option<Arc<SharedDrive>>],
+        tls: Option<Arc<rustls::ServerConfig>>,
+    ) -> Result<Vec<Port>, CoresError> {
         for (core, status) in self.runtime.status().iter().enumerate() {
             let Some(note) = &status.io_note else { continue };
             if config.io_engine == IoEngine::IoUring {
@@ -102,8 +108,11 @@ impl Cores {
             tracing::warn!(core, note, "plain system calls and poll in place of io_uring: slower, all else the same");
         }
         let mut ports = Vec::new();
-        for pool in &config.pools {
-            ports.push(self.open_pool(pool)?);
+        for (pool, drive) in config.pools.iter().zip(drives) {
+            match drive.as_ref().filter(|drive| drive.slices() > 1) {
+                Some(drive) => self.open_slices(pool, drive, &mut ports)?,
+                None => ports.push(self.open_pool(pool, drive.as_ref())?),
+            }
         }
         for listen in &config.nbd {
             self.listen(listen, tls.as_ref())?;
@@ -111,28 +120,32 @@ impl Cores {
         Ok(ports)
     }
 
-    fn open_pool(&self, pool: &PoolConfig) -> Result<Port, CoresError> {
-        let (drive, name) = match &pool.backing {
-            Backing::Path(path) => (DriveSpec::File { path: path.clone() }, path.display().to_string()),
-            Backing::Memory(bytes) => (DriveSpec::Memory { bytes: *bytes }, "memory".to_owned()),
-        };
-        let spec = PoolSpec::engine(&pool.name, drive, engine_options(pool));
-        let place = self.runtime.add_pool(spec).map_err(|source| {
-            let hint = match (&pool.backing, &source) {
-                (Backing::Path(_), AddPoolError::Engine(_) | AddPoolError::Drive(DriveOpenError::Open { .. })) => {
-                    "; make it with `segue pool format`, or look at it with `segue pool check`"
-                }
-                _ => "",
-            };
-            CoresError::Pool { pool: pool.name.clone(), hint, source }
-        })?;
-        if !place.direct {
-            tracing::warn!(
-                pool = pool.name,
-                "the file system refuses direct I/O: this pool goes through the page cache"
-            );
+    /// A pool named `NAME/0`, `NAME/1`, ... for each slice of the drive.
+    fn open_slices(
+        &self,
+        pool: &PoolConfig,
+        drive: &Arc<SharedDrive>,
+        ports: &mut Vec<Port>,
+    ) -> Result<(), CoresError> {
+        for slice in 0..drive.slices() {
+            let name = format!("{}/{slice}", pool.name);
+            let added = self.runtime.add_slice(&name, drive, slice, engine_options(pool));
+            let place = added.map_err(|source| refused(pool, source))?;
+            warn_of_page_cache(&place);
+            ports.push(Port::new(name, drive_name(pool), self.runtime.clone()).on(drive.clone()));
         }
-        Ok(Port::new(pool.name.clone(), name, self.runtime.clone()))
+        Ok(())
+    }
+
+    fn open_pool(&self, pool: &PoolConfig, drive: Option<&Arc<SharedDrive>>) -> Result<Port, CoresError> {
+        let spec = match (&pool.backing, drive) {
+            (_, Some(drive)) => DriveSpec::Shared(drive.clone()),
+            (Backing::Path(path), None) => DriveSpec::File { path: path.clone() },
+            (Backing::Memory(bytes), None) => DriveSpec::Memory { bytes: *bytes },
+        };
+        let added = self.runtime.add_pool(PoolSpec::engine(&pool.name, spec, engine_options(pool)));
+        warn_of_page_cache(&added.map_err(|source| refused(pool, source))?);
+        Ok(Port::new(pool.name.clone(), drive_name(pool), self.runtime.clone()))
     }
 
     /// TCP wants TLS when there is TLS; a unix socket is guarded by its mode, so there it is the client's choice.
@@ -197,14 +210,45 @@ impl Cores {
     }
 }
 
-fn options(config: &Config) -> Options {
+/// Opens the drive of a pool on a file or device, to see how many slices it has.
+fn open_drive(pool: &PoolConfig) -> Result<Option<Arc<SharedDrive>>, CoresError> {
+    match &pool.backing {
+        Backing::Memory(_) => Ok(None),
+        Backing::Path(path) => SharedDrive::open(path).map(Some).map_err(|error| refused(pool, error.into())),
+    }
+}
+
+fn drive_name(pool: &PoolConfig) -> String {
+    match &pool.backing {
+        Backing::Path(path) => path.display().to_string(),
+        Backing::Memory(_) => "memory".to_owned(),
+    }
+}
+
+fn refused(pool: &PoolConfig, source: AddPoolError) -> CoresError {
+    let hint = match (&pool.backing, &source) {
+        (Backing::Path(_), AddPoolError::Engine(_) | AddPoolError::Drive(DriveOpenError::Open { .. })) => {
+            "; make it with `segue pool format`, or look at it with `segue pool check`"
+        }
+        _ => "",
+    };
+    CoresError::Pool { pool: pool.name.clone(), hint, source }
+}
+
+fn warn_of_page_cache(place: &PoolPlace) {
+    if !place.direct {
+        tracing::warn!(pool = place.name, "the file system refuses direct I/O: this pool goes through the page cache");
+    }
+}
+
+fn options(config: &Config, drives: &[Option<Arc<SharedDrive>>]) -> Options {
     // Only address space: as much as the largest cache needs and half as much again, because the runtime keeps a part
     // of each pool's region for clients.
     let cache_bytes = config.pools.iter().map(|pool| Engine::mem_bytes(&engine_options(pool))).max().unwrap_or(0);
     let machine = std::thread::available_parallelism().map_or(1, usize::from);
     Options {
         cores: match config.cores {
-            0 => config.pools.len().min(machine),
+            0 => drives.iter().map(|drive| drive.as_ref().map_or(1, |d| d.slices().into())).sum::<usize>().min(machine),
             wanted => wanted as usize,
         },
         io: if config.io_engine == IoEngine::Poll { IoChoice::Poll } else { IoChoice::Auto },

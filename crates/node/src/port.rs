@@ -3,10 +3,12 @@
 //! Owns: the names of pools and the hand-over of operations. Never: blocks the async thread.
 //! Invariant: every question is answered, if only with "the core has stopped".
 
+use segue_runtime::drive::SharedDrive;
 use segue_runtime::{CallError, MovePoolError, MoveReport, Runtime, Sharing, SharingState};
 use segue_sched::qos::ShareError;
 use segue_types::Share;
 use segue_volume::op::{AdminError, AdminOp, AdminReply};
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// What an engine says to an admin operation.
@@ -22,12 +24,35 @@ pub struct Port {
     name: String,
     drive: String,
     runtime: Runtime,
+    /// The drive, when the pool is one of its slices.
+    shared: Option<Arc<SharedDrive>>,
 }
 
 impl Port {
     /// The pool named `name` of the runtime, on `drive`.
     pub fn new(name: String, drive: String, runtime: Runtime) -> Port {
-        Port { name, drive, runtime }
+        Port { name, drive, runtime, shared: None }
+    }
+
+    /// The same pool as a slice of this drive.
+    #[must_use]
+    pub fn on(self, drive: Arc<SharedDrive>) -> Port {
+        Port { shared: Some(drive), ..self }
+    }
+
+    /// Bytes of the drive that no slice has leased yet: any of them may get them.
+    pub fn shared_free_bytes(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |drive| drive.home_free_bytes())
+    }
+
+    /// True for a slice of a shared drive.
+    pub fn is_slice(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// True for a slice of the pool of this name.
+    pub fn is_slice_of(&self, pool: &str) -> bool {
+        self.shared.is_some() && self.name.rsplit_once('/').is_some_and(|(of, _)| of == pool)
     }
 
     /// The pool's name.

@@ -89,13 +89,23 @@ fn format(dev: &mut dyn BlockDev, force: bool) -> Result<(), EngineOpenError> {
 }
 
 fn open(dev: &mut dyn BlockDev, mem: &mut Mem, options: &EngineOptions) -> Result<Engine, EngineOpenError> {
+    open_slice(dev, mem, options, 0)
+}
+
+/// Opens the engine of one slice of a drive.
+pub(crate) fn open_slice(
+    dev: &mut dyn BlockDev,
+    mem: &mut Mem,
+    options: &EngineOptions,
+    slice: u64,
+) -> Result<Engine, EngineOpenError> {
     let needed = Engine::mem_bytes(options);
     // A part stays free, or there would be nothing to serve clients with.
     let free = (mem.capacity_bytes() - mem.capacity_bytes() / 4).saturating_sub(mem.used_bytes()) as u64;
     if needed > free {
         return Err(EngineOpenError::NoMemory { needed, free });
     }
-    Ok(Engine::open(dev, mem, options)?)
+    Ok(Engine::open_slice(dev, mem, options, slice)?)
 }
 
 /// Opens the engine on an open drive; formats it first when it is memory.

@@ -19,6 +19,7 @@ mod options;
 mod pool;
 mod runtime;
 mod slab;
+mod slice;
 mod sync;
 
 pub use chance::{secret, unix_ms};

@@ -3,7 +3,7 @@
 //! Owns: the options, their defaults and the public errors. Never: acts on them.
 //! Invariant: every default serves a small machine without being root.
 
-use crate::drive::{DriveOpenError, DriveSpec};
+use crate::drive::{DriveOpenError, DriveSpec, SharedOpenError};
 use crate::io::{IoChoice, IoMode};
 use crate::pool::Machine;
 use segue_sched::qos::{CostModel, DriveStats, GovernorParams, PolicyKind, ShareError, VolumeStats};
@@ -267,6 +267,15 @@ pub enum AddPoolError {
     /// The runtime has stopped.
     #[error("the runtime has stopped")]
     Stopped,
+}
+
+impl From<SharedOpenError> for AddPoolError {
+    fn from(error: SharedOpenError) -> AddPoolError {
+        match error {
+            SharedOpenError::Drive(error) => AddPoolError::Drive(error),
+            SharedOpenError::Pool(error) => AddPoolError::Engine(Box::new(error)),
+        }
+    }
 }
 
 /// A listener could not be opened.

@@ -8,6 +8,7 @@ use crate::core::{Core, Helpers, Msg, ReplyFn, Shake, helpers};
 use crate::counters::{Counters, Snapshot};
 use crate::crew::{Crew, CrewError};
 use crate::guard;
+use crate::drive::SharedDrive;
 use crate::io::Bell;
 use crate::listen;
 use crate::options::{
@@ -17,6 +18,7 @@ use crate::options::{
 use crate::pool::Recovery;
 use segue_types::RecoveryLevel;
 use segue_volume::fault::Faults;
+use segue_volume::engine::EngineOptions;
 use segue_volume::op::{AdminOp, AdminReply, Alarm};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -232,6 +234,31 @@ impl Runtime {
         let mut list = Vec::clone(&places);
         list.push(place.clone());
         *places = Arc::new(list);
+        Ok(place)
+    }
+
+    /// Opens a slice of a shared drive as a pool of this name. Nothing is lent to it before all slices are open.
+    ///
+    /// # Errors
+    /// [`AddPoolError`] names the cause; nothing is left open then.
+    pub fn add_slice(
+        &self,
+        name: &str,
+        drive: &Arc<SharedDrive>,
+        slice: u16,
+        options: EngineOptions,
+    ) -> Result<PoolPlace, AddPoolError> {
+        let place = self.add_pool(PoolSpec::slice(name, drive, slice, options))?;
+        let (shared, pool) = (Arc::downgrade(&self.shared), name.to_owned());
+        drive.on_pressure(
+            slice,
+            Box::new(move || {
+                let Some(shared) = shared.upgrade() else { return };
+                if let Some(core) = shared.core_of(&pool) {
+                    shared.cores[core].send(Msg::Shrink { pool: pool.clone() });
+                }
+            }),
+        );
         Ok(place)
     }
 

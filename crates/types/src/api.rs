@@ -298,6 +298,9 @@ shape! {
         pub capacity_bytes: u64,
         /// Bytes a write may still allocate.
         pub free_bytes: u64,
+        /// Bytes of the drive that are leased to none of its slices: each may get them. 0 for an undivided pool.
+        #[serde(default)]
+        pub shared_free_bytes: u64,
         /// Bytes freed and waiting for a commit, a checkpoint or a reader before they count as free.
         pub pending_bytes: u64,
         /// Volumes and snapshots.

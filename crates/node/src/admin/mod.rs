@@ -133,8 +133,28 @@ impl Api {
     fn pool(&self, name: &str) -> Result<&Port, Refusal> {
         let pool = self.pools.iter().find(|p| p.name() == name);
         pool.ok_or_else(|| {
-            Refusal::new(ApiErrorKind::NotFound, format!("no pool {name:?}; `segue pool list` shows all"))
+            let why = if self.pools.iter().any(|p| p.is_slice_of(name)) {
+                format!("pool {name:?} is divided into slices; name one of them, as in \"{name}/0\"")
+            } else {
+                format!("no pool {name:?}; `segue pool list` shows all")
+            };
+            Refusal::new(ApiErrorKind::NotFound, why)
         })
+    }
+
+    /// The pool for a new volume: the one named, or the first. Of a divided pool the slice with the fewest volumes.
+    async fn pool_for_new(&self, name: Option<&str>) -> Result<&Port, Refusal> {
+        let first = self.pools[0].name();
+        let name = name.unwrap_or_else(|| if self.pools[0].is_slice() { first.trim_end_matches("/0") } else { first });
+        let mut best = None;
+        for slice in self.pools.iter().filter(|p| p.is_slice_of(name)) {
+            if let Ok(AdminReply::Pool(state)) = slice.ask(AdminOp::PoolStatus).await?
+                && best.is_none_or(|(volumes, _)| state.volumes < volumes)
+            {
+                best = Some((state.volumes, slice));
+            }
+        }
+        best.map_or_else(|| self.pool(name), |(_, slice)| Ok(slice))
     }
 
     /// The pool that has the volume.

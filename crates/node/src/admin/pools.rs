@@ -83,6 +83,7 @@ async fn info(pool: &Port) -> Result<PoolInfo, Refusal> {
         core: pool.core(),
         capacity_bytes: p.capacity_bytes,
         free_bytes: p.free_bytes,
+        shared_free_bytes: pool.shared_free_bytes(),
         pending_bytes: p.pending_bytes,
         volumes: p.volumes,
         layers: p.layers,

@@ -32,10 +32,7 @@ pub async fn list(state: Shared) -> Outcome<Vec<VolumeInfo>> {
 /// Makes a thin volume.
 #[utoipa::path(post, path = "/v1/volumes", request_body = CreateVolume, responses((status = 200, body = VolumeInfo), (status = 400, body = ApiError), (status = 404, body = ApiError), (status = 409, body = ApiError), (status = 507, body = ApiError)))]
 pub async fn create(state: Shared, Body(request): Body<CreateVolume>) -> Outcome<VolumeInfo> {
-    let pool = match &request.pool {
-        Some(name) => state.pool(name)?,
-        None => &state.pools[0],
-    };
+    let pool = state.pool_for_new(request.pool.as_deref()).await?;
     if request.token.as_deref() == Some("") {
         let message = "an empty token protects nothing; leave it out or give one of 16 or more random characters";
         return Err(Refusal::new(ApiErrorKind::Invalid, message));

@@ -56,6 +56,8 @@ pub(crate) enum Msg {
     PoolArrives(Box<PoolArrival>),
     /// Panics on purpose from now on, or none.
     Inject(Faults),
+    /// Another slice of the drive is short of space.
+    Shrink { pool: String },
     /// An I/O ended on the core that a pool has left.
     IoDone {
         pool: String,
@@ -142,6 +144,14 @@ impl Core {
             Msg::Answer(answer) => self.answered(answer),
             Msg::Arrive(traveler) => self.arrive(*traveler),
             Msg::MovePool { pool, to, reply } => self.move_pool(&pool, to, reply),
+            Msg::Shrink { pool } => match self.pools.position(&pool) {
+                Some(at) => self.feed(at, Event::Shrink),
+                None => {
+                    if let Some(core) = self.whereabouts(&pool) {
+                        self.shared.cores[core].send(Msg::Shrink { pool });
+                    }
+                }
+            },
             Msg::PoolArrives(arrival) => self.pool_arrives(*arrival),
             Msg::IoDone { pool, ticket, result } => self.io_done_elsewhere(pool, ticket, result),
             Msg::Sharing { pool, set, reply } => self.sharing(pool, set, reply),

@@ -52,6 +52,15 @@ impl FileDrive {
         Ok(FileDrive { file, capacity_bytes: bytes & !4095, direct, block_device })
     }
 
+    /// The same open drive once more. The lock is held until the last of them is closed.
+    ///
+    /// # Errors
+    /// The system's: it has no descriptor left.
+    pub fn again(&self) -> io::Result<FileDrive> {
+        let FileDrive { capacity_bytes, direct, block_device, .. } = *self;
+        Ok(FileDrive { file: self.file.try_clone()?, capacity_bytes, direct, block_device })
+    }
+
     /// True when I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct

@@ -6,15 +6,19 @@
 mod file;
 mod memory;
 mod modelled;
+mod shared;
 
 pub(crate) use file::discard_range;
 pub use file::{FileDrive, create_sparse};
 pub use memory::MemoryDrive;
 pub use modelled::{DriveTiming, ModelledDrive};
+pub(crate) use shared::Seat;
+pub use shared::{SharedDrive, SharedOpenError};
 
 use segue_volume::device::BlockDev;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Smallest drive that can be opened, bytes.
 pub const MIN_DRIVE_BYTES: u64 = 1 << 20;
@@ -27,6 +31,8 @@ pub enum DriveSpec {
         /// Its path.
         path: PathBuf,
     },
+    /// A drive whose slices are pools of their own.
+    Shared(Arc<SharedDrive>),
     /// Anonymous memory of this process; gone when it ends. Backed only where written.
     Memory {
         /// Its size, bytes.
@@ -100,6 +106,7 @@ impl Drive {
     pub fn open(spec: &DriveSpec) -> Result<Drive, DriveOpenError> {
         match spec {
             DriveSpec::File { path } => FileDrive::open(path).map(Drive::File),
+            DriveSpec::Shared(drive) => drive.file().map(Drive::File),
             DriveSpec::Memory { bytes } => MemoryDrive::new(*bytes).map(Drive::Memory),
             DriveSpec::Modelled { bytes, timing } => ModelledDrive::new(*bytes, *timing).map(Drive::Modelled),
         }

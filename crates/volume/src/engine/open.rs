@@ -305,11 +305,11 @@ impl Engine {
         let record = mem.alloc(RECORD_BYTES_MAX as usize).ok_or(OpenError::Memory)?;
         let stage = mem.alloc(STAGE_BYTES).ok_or(OpenError::Memory)?;
         let scrub_buf = mem.alloc(SCRUB_BLOCKS * BLOCK).ok_or(OpenError::Memory)?;
-        let moving = [(); 2].map(|()| mem.alloc(CHUNK_BLOCKS * BLOCK));
-        let [Some(move_out), Some(move_in)] = moving else { return Err(OpenError::Memory) };
+        let move_out = mem.alloc(CHUNK_BLOCKS * BLOCK).ok_or(OpenError::Memory)?;
+        let move_in = mem.alloc(CHUNK_BLOCKS * BLOCK).ok_or(OpenError::Memory)?;
         let zeroes = mem.alloc(ZERO_RUN_BLOCKS as usize * BLOCK).ok_or(OpenError::Memory)?;
         mem.get_mut(zeroes).fill(0);
-        let scratch = (0..SCRATCH_BLOCKS).map(|_| mem.alloc(BLOCK)).collect::<Option<Vec<_>>>();
+        let scratch: Option<Vec<Buf>> = (0..SCRATCH_BLOCKS).map(|_| mem.alloc(BLOCK)).collect();
         let scratch = scratch.ok_or(OpenError::Memory)?;
         let fixed = [record, stage, scrub_buf, zeroes, move_out, move_in];
         let holdings = [cache.buffers(), &fixed, &scratch].concat();
