@@ -8,8 +8,8 @@ use crate::daemon::DaemonErrorKind;
 use crate::port::Port;
 use segue_runtime::drive::{DriveOpenError, SharedDrive};
 use segue_runtime::{
-    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Options, PoolPlace, PoolSpec, Runtime, Snapshot,
-    StartError, StopError, Tls,
+    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Options, PoolPlace, PoolSpec, Runtime,
+    Snapshot, StartError, StopError, Tls,
 };
 use segue_volume::engine::{Engine, EngineOptions};
 use std::io;

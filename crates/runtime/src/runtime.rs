@@ -9,6 +9,7 @@ use crate::counters::{Counters, Snapshot};
 use crate::crew::{Crew, CrewError};
 use crate::guard;
 use crate::drive::SharedDrive;
+use crate::guard;
 use crate::io::Bell;
 use crate::listen;
 use crate::options::{
@@ -17,8 +18,8 @@ use crate::options::{
 };
 use crate::pool::Recovery;
 use segue_types::RecoveryLevel;
-use segue_volume::fault::Faults;
 use segue_volume::engine::EngineOptions;
+use segue_volume::fault::Faults;
 use segue_volume::op::{AdminOp, AdminReply, Alarm};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -15,6 +15,7 @@ mod pool;
 pub mod process;
 mod rcs;
 mod replay;
+mod space;
 mod sparse;
 mod stats;
 mod superpose;
@@ -42,6 +43,8 @@ enum Bench {
     Handover(handover::Args),
     /// A victim alone and beside aggressors under each policy of sharing, and shares by weight.
     Isolation(isolation::Args),
+    /// How cores get space on one drive: static partitions, one shared allocator, leases from a home.
+    Space(space::Args),
     /// CPU and memory of a node that nobody uses.
     Idle(idle::Args),
     /// Recovery-conscious scheduling on real threads: what groups and clean-up blocks cost, what a faulty group does.
@@ -58,6 +61,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Bench::NbdPeers(args) => peers::run(&args, global),
         Bench::Handover(args) => handover::run(&args, global),
         Bench::Isolation(args) => isolation::run(&args, global),
+        Bench::Space(args) => space::run(&args, global),
         Bench::Idle(args) => idle::run(&args, global),
         Bench::Rcs(args) => rcs::run(&args, global),
         Bench::Open(args) => open::run(&args, global),

@@ -57,7 +57,9 @@ pub(crate) enum Msg {
     /// Panics on purpose from now on, or none.
     Inject(Faults),
     /// Another slice of the drive is short of space.
-    Shrink { pool: String },
+    Shrink {
+        pool: String,
+    },
     /// An I/O ended on the core that a pool has left.
     IoDone {
         pool: String,
