@@ -7,7 +7,6 @@ use crate::chance;
 use crate::core::{Core, Helpers, Msg, ReplyFn, Shake, helpers};
 use crate::counters::{Counters, Snapshot};
 use crate::crew::{Crew, CrewError};
-use crate::guard;
 use crate::drive::SharedDrive;
 use crate::guard;
 use crate::io::Bell;
