@@ -18,6 +18,8 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(23, 190, 207),
 ];
 
+const FONT: (&str, i32) = ("sans-serif", 15);
+
 /// Pairs of horizontal bars, one pair per label.
 pub struct Bars {
     title: String,
@@ -66,6 +68,7 @@ impl Bars {
         chart
             .configure_mesh()
             .disable_y_mesh()
+            .label_style(FONT)
             .y_labels(2 * n + 1)
             .y_label_formatter(&label)
             .x_desc(&self.unit)
@@ -81,13 +84,15 @@ impl Bars {
                 .label(*name)
                 .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
         }
-        chart.configure_series_labels().background_style(WHITE).border_style(BLACK).draw()?;
+        let place = SeriesLabelPosition::LowerRight;
+        let mut names = chart.configure_series_labels();
+        names.label_font(FONT).position(place).background_style(WHITE).border_style(BLACK).draw()?;
         root.present()?;
         Ok(())
     }
 }
 
-/// Lines over a logarithmic horizontal axis; values from 0 up.
+/// Lines over a logarithmic (base 2) horizontal axis, whose values are above 0; vertical values from 0 up.
 pub struct Lines {
     title: String,
     across: String,
@@ -127,22 +132,28 @@ impl Lines {
             .margin(10)
             .x_label_area_size(40)
             .y_label_area_size(50)
-            .build_cartesian_2d((least.min(most)..most * 1.05).log_scale(), 0.0..highest * 1.1)?;
+            .build_cartesian_2d(least.min(most).log2()..most.log2(), 0.0..highest * 1.1)?;
         chart
             .configure_mesh()
+            .label_style(FONT)
+            .x_labels(9)
             .x_desc(&self.across)
             .y_desc(&self.up)
-            .x_label_formatter(&|x| format!("{x:.0}"))
+            // Whole powers of two only.
+            .x_label_formatter(&|x| if x.fract() == 0.0 { format!("{:.0}", x.exp2()) } else { String::new() })
             .draw()?;
         for (k, (name, points)) in self.lines.iter().enumerate() {
             let colour = COLOURS[k % COLOURS.len()];
             chart
-                .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3))?
+                .draw_series(
+                    LineSeries::new(points.iter().map(|(x, y)| (x.log2(), *y)), colour.stroke_width(2)).point_size(3),
+                )?
                 .label(name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
         }
         let place = SeriesLabelPosition::LowerLeft;
-        chart.configure_series_labels().position(place).background_style(WHITE).border_style(BLACK).draw()?;
+        let mut names = chart.configure_series_labels();
+        names.label_font(FONT).position(place).background_style(WHITE).border_style(BLACK).draw()?;
         root.present()?;
         Ok(())
     }

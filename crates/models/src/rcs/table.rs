@@ -41,11 +41,11 @@ const fn cell(kiops: f64, response_ms: f64) -> Option<Cell> {
 /// The table: the paper's rows first, then what bears on how they are read, then 256 cores. `measure_ns` is the
 /// simulated and counted time of a row on 8 cores.
 pub fn rows(measure_ns: Nanos) -> Vec<Row> {
-    let base = Setup { measure_ns, ..Setup::default() };
+    let base = Setup { measure_ns, warm_up_ns: measure_ns.min(500_000_000), ..Setup::default() };
     let dynamic = Setup { policy: Policy::Dynamic, ..base };
     let saturated = Workload { channel_ns: 0, ..CACHE_STANDARD };
     let row = |key, title, setup| Row { key, title, setup, paper_good: None, paper_bad: None, seeds_max: u64::MAX };
-    let big = Setup { copies: 32, warm_up_ns: 200_000_000, measure_ns: measure_ns / 10, ..dynamic };
+    let big = Setup { copies: 32, warm_up_ns: measure_ns.min(200_000_000), measure_ns: measure_ns / 10, ..dynamic };
     vec![
         Row {
             paper_good: cell(107.0, 13.3),
@@ -112,7 +112,8 @@ const GRAIN: u32 = 10;
 /// recoveries.
 pub fn larger(cores: &[u16], recoveries_ms: &[u64], measure_ns_min: Nanos) -> Vec<Larger> {
     let mut all = Vec::new();
-    let base = Setup { work: CACHE_STANDARD.coarser(GRAIN), ..Setup::default() };
+    let warm_up_ns = measure_ns_min.clamp(100_000_000, 500_000_000);
+    let base = Setup { work: CACHE_STANDARD.coarser(GRAIN), warm_up_ns, ..Setup::default() };
     let dynamic = Setup { policy: Policy::Dynamic, ..base };
     for (policy, setup) in
         [("performance", base), ("dynamic", dynamic), ("proactive_only", Setup { reactive: false, ..dynamic })]
