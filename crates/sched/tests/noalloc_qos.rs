@@ -3,39 +3,12 @@
 //! Owns: a counting allocator. Never: counts other threads.
 //! Invariant: the canary shows that an allocation would be seen.
 
+#[path = "../../types/testing/calls.rs"]
+mod calls;
+
+use calls::calls;
 use segue_sched::qos::{CostModel, DriveShare, GovernorParams, Kind, PolicyKind, ShareOptions};
 use segue_types::Share;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
-}
-
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count();
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn calls() -> u64 {
-    CALLS.with(Cell::get)
-}
 
 #[test]
 fn noalloc_requests_settings_and_policies_change_without_allocating() {

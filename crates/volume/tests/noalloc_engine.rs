@@ -3,6 +3,10 @@
 //! Owns: the counting allocator. Never: counts the warm-up, admin operations, or the driver.
 //! Invariant: only what happens inside `Engine::step` is counted.
 
+#[path = "../../types/testing/calls.rs"]
+mod calls;
+
+use calls::calls;
 use segue_types::{IoStatus, LeaseId};
 use segue_volume::device::{BlockDev, DriveError};
 use segue_volume::engine::{Engine, EngineOptions, FormatOptions};
@@ -11,29 +15,6 @@ use segue_volume::op::{
     AdminOp, AdminReply, AttachId, AttachMode, Event, IoKind, ObservationRule, Op, Out, Tag, aligned_span,
 };
 use segue_volume::{NewEncryption, Secret};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        CALLS.set(CALLS.get() + 1);
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 struct Ram(Vec<u8>);
 
@@ -70,9 +51,9 @@ struct Bench {
 impl Bench {
     fn step(&mut self, event: Event) {
         self.now += 10_000;
-        let before = CALLS.get();
+        let before = calls();
         self.engine.step(self.now, event, &mut self.mem, &mut self.out);
-        self.counted += CALLS.get() - before;
+        self.counted += calls() - before;
     }
 
     /// Steps until the drive is idle; returns the last reply's status.

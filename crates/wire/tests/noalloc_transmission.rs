@@ -6,34 +6,15 @@
 #[path = "support/drive.rs"]
 mod drive;
 
+#[path = "../../types/testing/calls.rs"]
+mod calls;
+
+use calls::calls;
 use segue_wire::nbd::client::{self, Client, ClientOptions};
 use segue_wire::nbd::proto::REQUEST_EXT_BYTES;
 use segue_wire::nbd::reply::{HEADER_BYTES_MAX, ReplyForm};
 use segue_wire::nbd::server::{ExportInfo, Session, Step, TlsPolicy};
 use segue_wire::nbd::{Command, pieces};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        CALLS.set(CALLS.get() + 1);
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const PAYLOAD: usize = 4096;
 
@@ -87,11 +68,11 @@ fn noalloc_parse_and_reply() {
     for form in [ReplyForm::Simple, ReplyForm::Structured, ReplyForm::Extended] {
         let (mut session, mut client) = pair(form);
         drop(session.take_output());
-        let before = CALLS.get();
+        let before = calls();
         for _ in 0..10_000 {
             exchange(&mut session, &mut client, Command::Read, &mut wire);
             exchange(&mut session, &mut client, Command::Write, &mut wire);
         }
-        assert_eq!(CALLS.get() - before, 0, "{form:?} allocates");
+        assert_eq!(calls() - before, 0, "{form:?} allocates");
     }
 }
