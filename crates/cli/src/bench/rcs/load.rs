@@ -86,11 +86,6 @@ impl Sample {
     pub fn rate_per_cpu(&self) -> f64 {
         self.dispatched / self.cpu_s.max(1e-9)
     }
-
-    /// Recoveries per second.
-    pub fn recovery_rate(&self) -> f64 {
-        self.recoveries / self.seconds
-    }
 }
 
 /// The group that has faults.

@@ -139,7 +139,8 @@ struct PathReport {
     others_bad_over_good: Median,
     /// Of the faulty group.
     faulty_bad_over_good: Median,
-    recoveries_per_s: Median,
+    /// Of the faulty group, over all rounds.
+    recoveries_per_s: f64,
 }
 
 /// A point of the plan.
@@ -268,6 +269,7 @@ fn path_report(samples: &Samples, policy: Policy) -> PathReport {
     let of = |faults, what: fn(&Sample) -> f64| -> Vec<f64> {
         samples[&Point::Path { policy, faults }].iter().map(what).collect()
     };
+    let faulty = samples[&Point::Path { policy, faults: true }].iter().fold(Sample::default(), |sum, s| sum.and(s));
     let loss = |what| median_ratio(&of(true, what), &of(false, what));
     let (good, bad) = (median(&of(false, Sample::rate)), median(&of(true, Sample::rate)));
     PathReport {
@@ -278,7 +280,7 @@ fn path_report(samples: &Samples, policy: Policy) -> PathReport {
         bad_over_good: loss(Sample::rate),
         others_bad_over_good: loss(Sample::others_rate),
         faulty_bad_over_good: loss(Sample::faulty_rate),
-        recoveries_per_s: median(&of(true, Sample::recovery_rate)),
+        recoveries_per_s: faulty.recoveries / faulty.seconds,
     }
 }
 
@@ -300,7 +302,7 @@ fn text(report: &Report) -> String {
             interval(&path.bad_over_good),
             interval(&path.others_bad_over_good),
             interval(&path.faulty_bad_over_good),
-            format!("{:.1}", path.recoveries_per_s.median),
+            format!("{:.1}", path.recoveries_per_s),
         ]);
     }
     format!(
