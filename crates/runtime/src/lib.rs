@@ -15,6 +15,7 @@ mod guard;
 mod io;
 mod listen;
 mod local;
+mod mover;
 mod options;
 mod pool;
 mod runtime;
@@ -28,6 +29,7 @@ pub use drive::DriveSpec;
 pub use engine::{EngineOpenError, format_drive};
 pub use io::{IoChoice, IoMode};
 pub use local::{Local, LocalDone, LocalError, LocalOp};
+pub use mover::{FoundMove, MoveError, MoveHandle, MoveRun, MoveStatus, find_moves};
 pub use options::{
     AddPoolError, CallError, CoreStatus, ListenAddr, ListenError, MovePoolError, MoveReport, OpenFailure, Opener,
     Options, PoolAlarm, PoolPlace, PoolRecovery, PoolSpec, Sharing, SharingState, StartError, StopError, Tls,

@@ -156,6 +156,11 @@ impl Shared {
     }
 }
 
+/// Tells whether a volume is quiet.
+pub(crate) type HoldReply = Box<dyn FnOnce(bool) + Send>;
+/// Tells how many connections went to another pool.
+pub(crate) type ReleaseReply = Box<dyn FnOnce(usize) + Send>;
+
 /// The running cores. Cheap to clone; usable from any thread.
 ///
 /// Dropping the last handle does not stop the cores: call [`Runtime::stop`].
@@ -293,6 +298,43 @@ impl Runtime {
             let _ = tell.send(result);
         })?;
         told.recv().map_err(|_| MovePoolError::Stopped)?
+    }
+
+    /// Lets a volume's clients wait and its requests in flight end. `reply` is called once on the core's thread: with
+    /// `true` when all is quiet, with `false` when that took longer than `limit` (then nobody is held); dropped when
+    /// the runtime stops first. End it with [`Runtime::release`].
+    ///
+    /// # Errors
+    /// [`CallError::NoPool`].
+    pub fn hold(
+        &self,
+        pool: &str,
+        volume: &str,
+        limit: Duration,
+        reply: impl FnOnce(bool) + Send + 'static,
+    ) -> Result<(), CallError> {
+        let core = self.shared.core_of(pool).ok_or(CallError::NoPool)?;
+        let (pool, volume, limit_ns) = (pool.to_owned(), volume.to_owned(), limit.as_nanos() as u64);
+        self.shared.cores[core].send(Msg::Hold { pool, volume, limit_ns, reply: Box::new(reply) });
+        Ok(())
+    }
+
+    /// Lets a held volume's clients go on: where they are, or, without their noticing, at the pool `to`, which is the
+    /// volume now. `reply` is called once with how many connections went there, or dropped when the runtime stops.
+    ///
+    /// # Errors
+    /// [`CallError::NoPool`].
+    pub fn release(
+        &self,
+        pool: &str,
+        volume: &str,
+        to: Option<&str>,
+        reply: impl FnOnce(usize) + Send + 'static,
+    ) -> Result<(), CallError> {
+        let core = self.shared.core_of(pool).ok_or(CallError::NoPool)?;
+        let (pool, volume, to) = (pool.to_owned(), volume.to_owned(), to.map(str::to_owned));
+        self.shared.cores[core].send(Msg::Release { pool, volume, to, reply: Box::new(reply) });
+        Ok(())
     }
 
     /// The pools, in the order they were added.

@@ -154,7 +154,12 @@ impl Core {
         let Some(lookup) = conn.lookup.as_mut() else { return };
         lookup.asked -= 1;
         match answer.result {
-            Ok(AdminReply::Volume(volume)) => lookup.found = Some(Found { place: answer.place, volume }),
+            Ok(AdminReply::Volume(volume)) => {
+                // While a volume changes its pool both may answer: the later epoch is its place.
+                if lookup.found.as_ref().is_none_or(|found| found.volume.epoch < volume.epoch) {
+                    lookup.found = Some(Found { place: answer.place, volume });
+                }
+            }
             Ok(AdminReply::Volumes(volumes)) => lookup.names.extend(volumes.into_iter().map(|volume| volume.name)),
             _ => {}
         }
@@ -192,7 +197,15 @@ impl Core {
         }
     }
 
-    fn attach(&mut self, id: u32, pool: &str) {
+    /// Asks again, from the start.
+    pub(super) fn look_again(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        conn.pool = super::pools::NO_POOL;
+        let name = conn.lookup.as_ref().expect("a lookup is on").export.volume.clone();
+        self.ask_all(id, || AdminOp::Show { name: name.clone() });
+    }
+
+    pub(super) fn attach(&mut self, id: u32, pool: &str) {
         let Some(pool) = self.pools.position(pool) else {
             if let Some(core) = self.whereabouts(pool) {
                 // It has gone to another core meanwhile.
@@ -201,6 +214,10 @@ impl Core {
             }
             return self.answer_lookup(id, Err(Refusal::new(RefusalCode::Shutdown, "the pool is closing")));
         };
+        let name = self.conns[id].lookup.as_ref().expect("a lookup is on").export.volume.clone();
+        if self.park(id, pool, &name) {
+            return;
+        }
         let conn = &mut self.conns[id];
         conn.pool = pool;
         let lookup = conn.lookup.as_ref().expect("a lookup is on");
@@ -228,10 +245,14 @@ impl Core {
     /// The engine answered an attach.
     pub(super) fn attached(&mut self, id: u32, result: Result<AdminReply, AdminError>) {
         let conn = &mut self.conns[id];
+        if conn.session.transmitting() {
+            return self.reattached(id, result);
+        }
         match result {
             Ok(AdminReply::Attached(AttachState { attach, size_bytes, read_only, .. })) => {
                 conn.attach = Some(attach);
-                conn.volume = conn.lookup.as_ref().map(|lookup| lookup.export.volume.clone()).unwrap_or_default();
+                conn.export = conn.lookup.as_ref().map(|lookup| Box::new(lookup.export.clone()));
+                conn.volume = conn.export.as_ref().map(|export| export.volume.clone()).unwrap_or_default();
                 let mut info = ExportInfo::new(size_bytes);
                 info.read_only = read_only;
                 info.name = Some(conn.volume.clone());
@@ -279,7 +300,8 @@ impl Core {
     /// A connection arrives from another core.
     pub(super) fn arrive(&mut self, traveler: Traveler) {
         let Traveler { fd, session, received, tls, tls_config, holder, lookup, pool } = traveler;
-        if self.stopping.is_some() || self.conns.len() >= self.options.connections_max {
+        let full = self.conns.len() >= self.options.connections_max && !session.transmitting();
+        if self.stopping.is_some() || full {
             return;
         }
         let Some(id) = self.seat(fd, session, holder) else { return };

@@ -86,6 +86,8 @@ pub(super) struct Conn {
     /// It showed a signed token, so a revocation ends it.
     pub(super) by_token: bool,
     pub(super) lookup: Option<Box<Lookup>>,
+    /// What it asked for, once attached.
+    pub(super) export: Option<Box<ExportName>>,
     /// The core and pool it is to go to.
     pub(super) travel: Option<(usize, String)>,
     /// Pieces that the engine has.
@@ -138,6 +140,7 @@ impl Conn {
             holder,
             by_token: false,
             lookup: None,
+            export: None,
             travel: None,
             requests: 0,
             engine_bytes: 0,

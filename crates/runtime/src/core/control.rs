@@ -4,6 +4,7 @@
 //! Invariant: every message's reply is called once, or dropped when the core has ended.
 
 use super::attach::{Answer, Traveler};
+use super::conn::NIL;
 use super::handover::PoolArrival;
 use super::life::Listening;
 use super::pools::Pool;
@@ -12,8 +13,8 @@ use crate::drive::Drive;
 use crate::listen;
 use crate::options::{AddPoolError, CallError, ListenAddr, PoolPlace, PoolSpec, Sharing, SharingState, Tls};
 use crate::pool::PoolHost;
-use crate::runtime::MoveReply;
-use segue_types::Share;
+use crate::runtime::{HoldReply, MoveReply, ReleaseReply};
+use segue_types::{Nanos, Share};
 use segue_volume::fault::Faults;
 use segue_volume::mem::{MAX_BUF_BYTES, Mem};
 use segue_volume::op::{AdminError, AdminOp, AdminReply, Event, Tag, Ticket};
@@ -65,6 +66,20 @@ pub(crate) enum Msg {
         pool: String,
         ticket: Ticket,
         result: i32,
+    },
+    /// A volume's clients are to wait, and what is in flight to end.
+    Hold {
+        pool: String,
+        volume: String,
+        limit_ns: Nanos,
+        reply: HoldReply,
+    },
+    /// They go on, at another pool if one is named.
+    Release {
+        pool: String,
+        volume: String,
+        to: Option<String>,
+        reply: ReleaseReply,
     },
     /// How a pool's drive is to be shared from now on, if anything, and the question how it is.
     Sharing {
@@ -159,6 +174,8 @@ impl Core {
             Msg::Sharing { pool, set, reply } => self.sharing(pool, set, reply),
             Msg::Shaken(shaken) => self.shaken(shaken),
             Msg::Inject(faults) => self.inject(&faults),
+            Msg::Hold { pool, volume, limit_ns, reply } => self.hold(pool, volume, limit_ns, reply),
+            Msg::Release { pool, volume, to, reply } => self.release(pool, volume, to, reply),
             Msg::Stop => self.stop(),
         }
     }
@@ -263,6 +280,8 @@ impl Core {
                 assert!(self.conns.get(conn).is_some_and(|c| c.generation == generation), "a waiting connection stays");
                 self.attached(conn, result);
             }
+            // It went to another pool with its connection.
+            AdminKind::Detach { conn: NIL, .. } => {}
             AdminKind::Detach { conn, generation } => {
                 assert!(
                     self.conns.get(conn).is_some_and(|c| c.generation == generation),
@@ -343,6 +362,7 @@ impl Core {
         }
         self.stopping = Some(Stopping::Connections);
         self.lift_limits();
+        self.end_holds();
         self.unlisten(|_| true);
         for id in 0..self.conns.end() {
             if let Some(conn) = self.conns.get_mut(id) {

@@ -30,11 +30,12 @@ impl Core {
                 None => reply(Err(MovePoolError::NoPool)),
             };
         };
+        let held = self.holds_any(at);
         let pool = &mut self.pools[at];
         if self.stopping.is_some() {
             return reply(Err(MovePoolError::Stopped));
         }
-        if pool.leaving.is_some() {
+        if pool.leaving.is_some() || held {
             return reply(Err(MovePoolError::Moving));
         }
         if to == self.number {
@@ -144,6 +145,9 @@ impl Core {
             parent.conn = new(parent.conn);
         }
         for job in pool.admins.iter_mut() {
+            if matches!(job.kind, AdminKind::Detach { conn: super::conn::NIL, .. }) {
+                continue;
+            }
             if let AdminKind::Attach { conn, generation } | AdminKind::Detach { conn, generation } = &mut job.kind {
                 *conn = new(*conn);
                 *generation = self.conns[*conn].generation;

@@ -6,6 +6,7 @@
 //! Reading order: `conn` (what a connection is), `pump` (bytes to requests), `finish` (ends to replies), `tx` (replies
 //! to the socket), `share` (whose request is next), `storm` and `shake` (handshakes), `danger` (panics), `attach` (names
 //! to volumes), `control` (other threads' wishes), `handover` (pools from core to core),
+//! `rehome` (volumes from pool to pool),
 //! `life` (accept, cut, close).
 
 mod attach;
@@ -17,6 +18,7 @@ mod handover;
 mod life;
 mod pools;
 mod pump;
+mod rehome;
 mod shake;
 mod share;
 mod spin;
@@ -78,6 +80,8 @@ pub(crate) struct Core {
     next_check: Nanos,
     /// Pools that are about to go to another core.
     leaving: usize,
+    /// Volumes that are about to go to another pool.
+    held: Vec<rehome::Held>,
     stopping: Option<control::Stopping>,
     spin: spin::Spin,
     /// What this turn may still take.
@@ -117,6 +121,7 @@ impl Core {
             inbox: Vec::with_capacity(64),
             next_check: 0,
             leaving: 0,
+            held: Vec::new(),
             stopping: None,
             spin: spin::Spin::new(spin_ns),
             turn: share::Turn::new(),
@@ -139,6 +144,7 @@ impl Core {
             self.attend(conn::NIL, Core::background);
             self.attend(conn::NIL, Core::check_deadlines);
             self.attend(conn::NIL, Core::look_at_dirty);
+            self.attend(conn::NIL, Core::check_holds);
             self.attend(conn::NIL, Core::hand_over);
             self.publish();
             self.turn_ended();

@@ -62,6 +62,7 @@ impl Core {
 
     /// Takes as many requests as there are bytes and room for, then receives again.
     pub(super) fn pump(&mut self, id: u32) {
+        let held = self.is_held(id);
         loop {
             let conn = &mut self.conns[id];
             if conn.recv_busy {
@@ -73,6 +74,7 @@ impl Core {
                 || matches!(conn.phase, Phase::Waiting | Phase::Detaching)
                 || conn.tls_next
                 || conn.shaking
+                || (held && conn.job.is_none())
             {
                 Flow::Stop
             } else if conn.job.is_some() {

@@ -328,8 +328,10 @@ impl Engine {
             let stage = Stage::Incoming { cursor: safe.cursor };
             self.set_moving(volume, Some(Moving { round: safe.round, stage, ..moving }));
         }
-        let reached = Reached { sequence: self.commit.next_sequence, id, round, cursor };
-        match self.move_write.reached.back_mut().filter(|r| r.sequence == reached.sequence) {
+        // With nothing pending, all of it is in the record before.
+        let sequence = self.commit.next_sequence - u64::from(self.log_is_empty());
+        let reached = Reached { sequence, id, round, cursor };
+        match self.move_write.reached.back_mut().filter(|r| r.sequence == sequence) {
             Some(last) => *last = reached,
             None => self.move_write.reached.push_back(reached),
         }
