@@ -9,8 +9,9 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use segue_types::api::{
     AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, InjectRequest,
-    IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, ResizeVolume, RevokeTokens, ScrubStatus,
-    SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, UnlockVolume, VolumeInfo,
+    IntegrityEvent, LeaseGrant, MoveInfo, MoveRate, MoveRequest, NewName, NodeInfo, Note, PoolInfo, Recoveries,
+    ResizeVolume, RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits,
+    UnlockVolume, VolumeInfo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -299,6 +300,22 @@ calls! {
     fn set_note(&self, name: &str, note: &str) -> () {
         self.call(Method::PUT, &format!("/v1/volumes/{}/note", seg(name)), json(&Note { note: note.to_owned() }))
     }
+    /// Begins to move a volume to another pool; answers when it has begun.
+    fn begin_move(&self, name: &str, request: &MoveRequest) -> MoveInfo {
+        self.post(&format!("/v1/volumes/{}/move", seg(name)), request)
+    }
+    /// How the volume's latest move is doing.
+    fn move_status(&self, name: &str) -> MoveInfo { self.get(&format!("/v1/volumes/{}/move", seg(name))) }
+    /// Caps a running move, at once.
+    fn set_move_rate(&self, name: &str, rate_bytes_per_s: u64) -> MoveInfo {
+        self.call(Method::PUT, &format!("/v1/volumes/{}/move", seg(name)), json(&MoveRate { rate_bytes_per_s }))
+    }
+    /// Gives a move up; with `force` also one whose other pool is gone.
+    fn abort_move(&self, name: &str, force: bool) -> () {
+        self.call(Method::DELETE, &format!("/v1/volumes/{}/move?force={force}", seg(name)), Vec::new())
+    }
+    /// All moves that the node knows of, the latest last.
+    fn moves(&self) -> Vec<MoveInfo> { self.get("/v1/moves") }
     /// Takes a durable lease on the volume, if it is free.
     fn acquire_lease(&self, name: &str, holder: &str) -> LeaseGrant {
         self.post(&format!("/v1/volumes/{}/lease", seg(name)), &AcquireLease { holder: holder.to_owned() })

@@ -5,11 +5,12 @@
 
 use crate::config::{Backing, Config, IoEngine, Listen, PoolConfig};
 use crate::daemon::DaemonErrorKind;
+use crate::moves::MOVE_RATE_BYTES_PER_S;
 use crate::port::Port;
 use segue_runtime::drive::{DriveOpenError, SharedDrive};
 use segue_runtime::{
     AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Options, PoolPlace, PoolSpec, Runtime,
-    Snapshot, StartError, StopError, Tls,
+    Snapshot, StartError, StopError, Tls, FoundMove, MoveError, find_moves,
 };
 use segue_volume::engine::{Engine, EngineOptions};
 use std::io;
@@ -52,6 +53,9 @@ pub enum CoresError {
     /// An address cannot be listened on.
     #[error("NBD cannot be served")]
     Listen(#[from] ListenError),
+    /// The records of moves cannot be read.
+    #[error("cannot tell which moves of volumes were interrupted")]
+    Moves(#[from] MoveError),
     /// The cores did not end well.
     #[error("the node did not end in order")]
     Stop(#[from] StopError),
@@ -63,7 +67,7 @@ impl CoresError {
         match self {
             CoresError::Start(_) | CoresError::NoUring { .. } => DaemonErrorKind::Unsupported,
             CoresError::Pool { source: AddPoolError::Drive(DriveOpenError::InUse { .. }), .. } => DaemonErrorKind::Busy,
-            CoresError::Pool { .. } | CoresError::Stop(_) => DaemonErrorKind::Drive,
+            CoresError::Pool { .. } | CoresError::Stop(_) | CoresError::Moves(_) => DaemonErrorKind::Drive,
             CoresError::Directory { .. } | CoresError::Listen(_) => DaemonErrorKind::Config,
         }
     }
@@ -73,6 +77,7 @@ impl CoresError {
 pub struct Cores {
     runtime: Runtime,
     addresses: Vec<ListenAddr>,
+    found: Vec<FoundMove>,
 }
 
 impl Cores {
@@ -83,7 +88,7 @@ impl Cores {
     pub fn start(config: &Config, tls: Option<Arc<rustls::ServerConfig>>) -> Result<(Cores, Vec<Port>), CoresError> {
         let drives = config.pools.iter().map(open_drive).collect::<Result<Vec<_>, _>>()?;
         let runtime = Runtime::start(options(config, &drives))?;
-        let mut cores = Cores { runtime, addresses: Vec::new() };
+        let mut cores = Cores { runtime, addresses: Vec::new(), found: Vec::new() };
         match cores.open(config, &drives, tls) {
             Ok(ports) => Ok((cores, ports)),
             Err(error) => {
@@ -114,10 +119,36 @@ impl Cores {
                 None => ports.push(self.open_pool(pool, drive.as_ref())?),
             }
         }
+        self.find_moves()?;
         for listen in &config.nbd {
             self.listen(listen, tls.as_ref())?;
         }
         Ok(ports)
+    }
+
+    /// Settles which pool has each volume that a crash caught between two, before any client asks.
+    fn find_moves(&mut self) -> Result<(), CoresError> {
+        self.found = find_moves(&self.runtime, MOVE_RATE_BYTES_PER_S)?;
+        for found in &mut self.found {
+            match found {
+                FoundMove::Ready(run) => run.settle_doubt(),
+                FoundMove::Stuck { volume, pool, closed: true, .. } => tracing::error!(
+                    volume,
+                    pool,
+                    "the volume may have moved to a pool that is not open here, and stays closed; open that pool, or \
+                     say with `segue volume move-abort --force` that this copy is the right one"
+                ),
+                FoundMove::Stuck { volume, pool, .. } => {
+                    tracing::warn!(volume, pool, "a move of the volume waits for a pool that is not open here");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The moves that were interrupted, to go on.
+    pub fn take_found(&mut self) -> Vec<FoundMove> {
+        std::mem::take(&mut self.found)
     }
 
     /// A pool named `NAME/0`, `NAME/1`, ... for each slice of the drive.

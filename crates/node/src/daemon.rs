@@ -7,6 +7,7 @@ use crate::admin::{self, Api, Listener};
 use crate::config::Config;
 use crate::cores::{Cores, CoresError};
 use crate::events::Events;
+use crate::moves::Moves;
 use crate::notify::notify;
 use crate::sockets::{AdminSocket, SocketError};
 use crate::tls::{TlsError, server_config};
@@ -80,7 +81,8 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let mut socket = AdminSocket::bind(&config.admin)?;
     let nbd_tls = config.tls.as_ref().map(server_config).transpose()?;
     let admin_tls = config.admin_tls.as_ref().map(|a| server_config(&a.files)).transpose()?;
-    let (cores, pools) = Cores::start(config, nbd_tls)?;
+    let (mut cores, pools) = Cores::start(config, nbd_tls)?;
+    let moves = Moves::resume(cores.take_found());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DaemonError::System)?;
     let info = NodeInfo {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -94,8 +96,18 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let naming = tokio::sync::Mutex::new(());
     let (events, counters, runtime_of_cores) = (Events::default(), cores.counters(), cores.runtime());
     let allow_fault_injection = config.allow_fault_injection;
-    let api =
-        Api { pools, events, runtime: runtime_of_cores, allow_fault_injection, info, started, stop, naming, counters };
+    let api = Api {
+        pools,
+        events,
+        runtime: runtime_of_cores,
+        allow_fault_injection,
+        info,
+        started,
+        stop,
+        naming,
+        counters,
+        moves,
+    };
     let served = runtime.block_on(serve(config, Arc::new(api), &mut socket, admin_tls));
     notify("STOPPING=1");
     tracing::info!("stopping: requests in flight are finished and pools closed");

@@ -12,6 +12,7 @@ pub mod events;
 pub mod keys;
 pub mod log;
 pub mod metrics;
+pub mod moves;
 
 mod notify;
 pub mod port;

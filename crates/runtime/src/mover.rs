@@ -338,6 +338,8 @@ pub enum FoundMove {
     /// It cannot: a pool of it is not open, or the records contradict each other. The volume named stays as it is: closed
     /// if it may be the other pool's, else in use.
     Stuck {
+        /// The move.
+        id: segue_types::MoveId,
         /// The volume.
         volume: String,
         /// The open pool that tells of it.
@@ -368,7 +370,7 @@ pub fn find_moves(runtime: &Runtime, rate_bytes_per_s: u64) -> Result<Vec<FoundM
                 continue;
             }
             let closed = state.stage == MoveStage::Sealed;
-            let stuck = FoundMove::Stuck { volume: state.name.clone(), pool: name.clone(), closed };
+            let stuck = FoundMove::Stuck { id: state.id, volume: state.name.clone(), pool: name.clone(), closed };
             let Some((peer_name, peer_uuid, _)) = peer else {
                 found.push(stuck);
                 continue;

@@ -425,6 +425,97 @@ shape! {
 }
 
 shape! {
+    /// Move a volume to another pool of the node.
+    pub struct MoveRequest {
+        /// The pool.
+        pub pool: String,
+        /// Bytes per second at most; 0 for no limit; 100 MiB/s when missing.
+        #[serde(default)]
+        pub rate_bytes_per_s: Option<u64>,
+    }
+}
+
+shape! {
+    /// How fast a move may copy, from now on.
+    pub struct MoveRate {
+        /// Bytes per second at most; 0 for no limit.
+        pub rate_bytes_per_s: u64,
+    }
+}
+
+shape! {
+    /// What a move is doing.
+    pub enum MovePhase {
+        /// The two pools agree.
+        Preparing,
+        /// A round is copied while clients go on.
+        Copying,
+        /// Clients wait, the rest is copied.
+        HandingOver,
+        /// The destination is the volume; the source tidies up.
+        Settling,
+        /// It is being given up.
+        GivingUp,
+        /// Over: see the outcome.
+        Over,
+        /// It waits for a pool that is not open on this node.
+        Stuck,
+    }
+}
+
+shape! {
+    /// How a move ended.
+    pub enum MoveOutcome {
+        /// The volume is in its new pool.
+        Moved,
+        /// It was given up as asked; the volume is where it was.
+        Cancelled,
+        /// It was given up; the volume is where it was, and the reason says why.
+        Failed,
+        /// A pool does not answer; the move goes on when both are opened again.
+        Stopped,
+    }
+}
+
+shape! {
+    /// A move of a volume, as `segue volume move-status` prints it.
+    pub struct MoveInfo {
+        /// The move, `m` and 16 hex digits.
+        pub id: String,
+        /// The volume.
+        pub volume: String,
+        /// The pool that has it, or had it.
+        pub from: String,
+        /// The pool that gets it, or has it now.
+        pub to: String,
+        /// What it is doing.
+        pub phase: MovePhase,
+        /// The round being copied, from 0.
+        pub round: u32,
+        /// Bytes of this round that are copied.
+        pub round_bytes_done: u64,
+        /// Bytes of this round at most.
+        pub round_bytes: u64,
+        /// Bytes copied in all since the node started.
+        pub copied_bytes: u64,
+        /// Bytes per second at most; 0 for no limit.
+        pub rate_bytes_per_s: u64,
+        /// Bytes per second lately.
+        pub bytes_per_s: u64,
+        /// Time until the round is copied, milliseconds, when it can be told.
+        pub eta_ms: Option<u64>,
+        /// How long clients waited when they changed over, ns.
+        pub stall_ns: Option<u64>,
+        /// Connections that went along.
+        pub connections: u64,
+        /// How it ended.
+        pub outcome: Option<MoveOutcome>,
+        /// Why, when it did not move.
+        pub reason: Option<String>,
+    }
+}
+
+shape! {
     /// An error of the admin API.
     pub struct ApiError {
         /// What kind, so that programs can act.

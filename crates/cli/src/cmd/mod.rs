@@ -7,6 +7,7 @@ pub mod completions;
 pub mod config;
 pub mod inject;
 pub mod lease;
+mod moves;
 pub mod node;
 mod offline;
 pub mod pool;

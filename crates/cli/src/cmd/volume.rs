@@ -87,6 +87,17 @@ enum Verb {
         /// Its name.
         name: String,
     },
+    /// Move a volume to another pool of the node while its clients go on; holes stay holes, snapshots stay behind.
+    Move(super::moves::Move),
+    /// How the volume's latest move is doing.
+    MoveStatus {
+        /// The volume.
+        name: String,
+    },
+    /// Cap a running move, at once.
+    MoveRate(super::moves::Rate),
+    /// Give a move up; the volume stays where it was.
+    MoveAbort(super::moves::Abort),
     /// List all volumes.
     List,
     /// Show one volume.
@@ -152,6 +163,10 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         Verb::Unlock { name, key } => show(global, &client.unlock(&name, &key.read()?)?),
         Verb::Lock { name } => show(global, &client.lock(&name)?),
+        Verb::Move(args) => return super::moves::start(&args, global),
+        Verb::MoveStatus { name } => return super::moves::status(&name, global),
+        Verb::MoveRate(args) => return super::moves::rate(&args, global),
+        Verb::MoveAbort(args) => return super::moves::abort(&args, global),
         Verb::List => list(global, &client.volumes()?),
         Verb::Show { name } => show(global, &client.volume(&name)?),
         Verb::Resize { name, size } => show(global, &client.resize(&name, size)?),

@@ -5,6 +5,7 @@
 
 mod errors;
 mod faults;
+mod moves;
 mod node;
 mod pools;
 mod serve;
@@ -46,6 +47,8 @@ pub struct Api {
     pub stop: watch::Sender<bool>,
     /// Held while a name is chosen, so that names stay unique across pools.
     pub naming: tokio::sync::Mutex<()>,
+    /// Moves of volumes between pools.
+    pub moves: crate::moves::Moves,
     /// Counters of the cores, read at each scrape.
     pub counters: crate::metrics::Counters,
 }
@@ -87,6 +90,8 @@ fn declared() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(volumes::snapshot))
         .routes(routes!(volumes::clone))
         .routes(routes!(volumes::note))
+        .routes(routes!(moves::list))
+        .routes(routes!(moves::begin, moves::show, moves::cap, moves::abort))
         .routes(routes!(supers::acquire))
         .routes(routes!(supers::release))
         .routes(routes!(supers::break_lease))
@@ -162,13 +167,21 @@ impl Api {
         if let [only] = &self.pools[..] {
             return Ok(only);
         }
+        // While a volume changes its pool, for a moment both have it: the later epoch is its place.
+        let mut best: Option<(u64, &Port)> = None;
         for pool in &self.pools {
             let op = AdminOp::Show { name: volume.to_owned() };
-            if !matches!(pool.ask(op).await?, Err(AdminError::NotFound)) {
-                return Ok(pool);
+            let epoch = match pool.ask(op).await? {
+                Err(AdminError::NotFound) => continue,
+                Ok(AdminReply::Volume(state)) => state.epoch,
+                _ => 0,
+            };
+            if best.is_none_or(|(known, _)| known < epoch) {
+                best = Some((epoch, pool));
             }
         }
-        Err(Refusal::engine(&volume_subject(volume), &AdminError::NotFound))
+        let missing = || Refusal::engine(&volume_subject(volume), &AdminError::NotFound);
+        best.map(|(_, pool)| pool).ok_or_else(missing)
     }
 
     /// Refuses a name that is malformed or taken in any pool. Call with `naming` held.

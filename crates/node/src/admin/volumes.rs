@@ -25,7 +25,9 @@ pub async fn list(state: Shared) -> Outcome<Vec<VolumeInfo>> {
         let AdminReply::Volumes(volumes) = answer else { return Err(Refusal::shape()) };
         all.extend(volumes.into_iter().map(|v| volume_info(pool, v)));
     }
-    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all.sort_by(|a, b| (&a.name, b.epoch).cmp(&(&b.name, a.epoch)));
+    // While a volume changes its pool, for a moment both have it: the later epoch is its place.
+    all.dedup_by(|later, first| later.name == first.name);
     Ok(Json(all))
 }
 

@@ -154,11 +154,11 @@ impl Core {
         let Some(lookup) = conn.lookup.as_mut() else { return };
         lookup.asked -= 1;
         match answer.result {
-            Ok(AdminReply::Volume(volume)) => {
-                // While a volume changes its pool both may answer: the later epoch is its place.
-                if lookup.found.as_ref().is_none_or(|found| found.volume.epoch < volume.epoch) {
-                    lookup.found = Some(Found { place: answer.place, volume });
-                }
+            // While a volume changes its pool both may answer: the later epoch is its place.
+            Ok(AdminReply::Volume(volume))
+                if lookup.found.as_ref().is_none_or(|found| found.volume.epoch < volume.epoch) =>
+            {
+                lookup.found = Some(Found { place: answer.place, volume });
             }
             Ok(AdminReply::Volumes(volumes)) => lookup.names.extend(volumes.into_iter().map(|volume| volume.name)),
             _ => {}
