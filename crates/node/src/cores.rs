@@ -9,8 +9,8 @@ use crate::moves::MOVE_RATE_BYTES_PER_S;
 use crate::port::Port;
 use segue_runtime::drive::{DriveOpenError, SharedDrive};
 use segue_runtime::{
-    AddPoolError, DriveSpec, IoChoice, IoMode, ListenAddr, ListenError, Options, PoolPlace, PoolSpec, Runtime,
-    Snapshot, StartError, StopError, Tls, FoundMove, MoveError, find_moves,
+    AddPoolError, DriveSpec, FoundMove, IoChoice, IoMode, ListenAddr, ListenError, MoveError, Options, PoolPlace,
+    PoolSpec, Runtime, Snapshot, StartError, StopError, Tls, find_moves,
 };
 use segue_volume::engine::{Engine, EngineOptions};
 use std::io;

@@ -24,7 +24,7 @@ mod filesystem;
 mod fuse;
 mod handle;
 mod ledger;
-mod link;
+pub(crate) mod link;
 mod loopdev;
 mod options;
 mod pump;

@@ -9,6 +9,7 @@ pub mod fio;
 mod handover;
 mod idle;
 mod isolation;
+mod migrate;
 mod open;
 mod peers;
 mod pool;
@@ -45,6 +46,8 @@ enum Bench {
     Isolation(isolation::Args),
     /// How cores get space on one drive: static partitions, one shared allocator, leases from a home.
     Space(space::Args),
+    /// A volume moved between two drives under a verifying load, the node killed at random points of moves.
+    Move(migrate::Args),
     /// CPU and memory of a node that nobody uses.
     Idle(idle::Args),
     /// Recovery-conscious scheduling on real threads: what groups and clean-up blocks cost, what a faulty group does.
@@ -62,6 +65,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Bench::Handover(args) => handover::run(&args, global),
         Bench::Isolation(args) => isolation::run(&args, global),
         Bench::Space(args) => space::run(&args, global),
+        Bench::Move(args) => migrate::run(&args, global),
         Bench::Idle(args) => idle::run(&args, global),
         Bench::Rcs(args) => rcs::run(&args, global),
         Bench::Open(args) => open::run(&args, global),

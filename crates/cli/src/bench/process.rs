@@ -68,6 +68,13 @@ impl Server {
         self.child.id()
     }
 
+    /// Ends it at once, as a crash would.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill().context("kill a child")?;
+        self.child.wait().context("wait for a child")?;
+        Ok(())
+    }
+
     /// CPU seconds it has used so far.
     pub fn cpu_s(&self) -> Result<f64> {
         cpu_s(self.pid())

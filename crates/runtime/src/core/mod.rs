@@ -203,7 +203,8 @@ impl Core {
         let engines = self.pools.iter().filter_map(|pool| pool.host.out.wake_at).min();
         let check = (self.next_check != 0).then_some(self.next_check);
         let ends = self.pools.iter().filter_map(|pool| pool.host.next_end()).min();
-        let at = [engines, check, ends, self.share_wake_at(), self.storm.wake_at()].into_iter().flatten().min()?;
+        let waits = [self.share_wake_at(), self.storm.wake_at(), self.hold_wake_at()];
+        let at = [engines, check, ends].into_iter().chain(waits).flatten().min()?;
         Some(at.saturating_sub(self.now))
     }
 

@@ -11,6 +11,9 @@ use crate::runtime::{HoldReply, ReleaseReply};
 use segue_types::Nanos;
 use segue_volume::op::{AdminError, AdminOp, AdminReply, AttachState};
 
+/// How often a volume that is to be quiet is looked at, ns.
+const LOOK_NS: Nanos = 50_000;
+
 /// A volume whose connections wait.
 pub(super) struct Held {
     pool: usize,
@@ -66,6 +69,11 @@ impl Core {
         };
         held.parked.push((id, generation));
         true
+    }
+
+    /// When to look again whether a volume is quiet: the kernel does not wake the core for replies that went out.
+    pub(super) fn hold_wake_at(&self) -> Option<Nanos> {
+        self.held.iter().any(|held| held.reply.is_some()).then_some(self.now + LOOK_NS)
     }
 
     /// Tells whoever waits for quiet that it is there, or that it could not be had in time.
