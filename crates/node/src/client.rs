@@ -12,6 +12,9 @@ use segue_types::api::{
     IntegrityEvent, LeaseGrant, MoveInfo, MoveRate, MoveRequest, NewName, NodeInfo, Note, PoolInfo, Recoveries,
     ResizeVolume, RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits,
     UnlockVolume, VolumeInfo,
+    IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, RecoveryScope, ResizeVolume,
+    RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, UnlockVolume,
+    VolumeInfo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -238,6 +241,8 @@ calls! {
     fn inject(&self, request: &InjectRequest) -> () { self.post("/v1/node/inject", request) }
     /// How often the node recovered from a panic.
     fn recoveries(&self) -> Recoveries { self.get("/v1/node/recoveries") }
+    /// What recovers together, as declared and as observed.
+    fn scopes(&self) -> Vec<RecoveryScope> { self.get("/v1/node/scopes") }
     /// All pools.
     fn pools(&self) -> Vec<PoolInfo> { self.get("/v1/pools") }
     /// One pool.

@@ -17,6 +17,7 @@ use crate::options::{
 };
 use crate::pool::Recovery;
 use segue_types::RecoveryLevel;
+use segue_types::api::RecoveryScope;
 use segue_volume::engine::EngineOptions;
 use segue_volume::fault::Faults;
 use segue_volume::op::{AdminOp, AdminReply, Alarm};
@@ -423,6 +424,13 @@ impl Runtime {
     /// Takes the recoveries from panics since the last call, one entry for each pool, kind of task and level.
     pub fn take_recoveries(&self) -> Vec<PoolRecovery> {
         std::mem::take(&mut *self.shared.recoveries.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Asks each core what recovers together in it. `reply` is called once for each core, on its thread.
+    pub fn scopes(&self, reply: impl Fn(Vec<RecoveryScope>) + Clone + Send + 'static) {
+        for core in &self.shared.cores {
+            core.send(Msg::Scopes(Box::new(reply.clone())));
+        }
     }
 
     /// Makes tasks of all cores and open pools panic on purpose from now on; [`Faults::OFF`] ends it. For tests of

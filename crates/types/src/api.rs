@@ -401,6 +401,46 @@ shape! {
 }
 
 shape! {
+    /// A part of a recovery scope: locks that tasks took in common lately.
+    pub struct ObservedScope {
+        /// Locks in it.
+        pub locks: u64,
+        /// Its first lock: a name for it.
+        pub lock_first: String,
+        /// Watched tasks in it now.
+        pub tasks: u64,
+        /// Watched tasks that were in it lately.
+        pub tasks_seen: u64,
+    }
+}
+
+shape! {
+    /// A declared recovery scope, and what was observed inside it. One request in 16 is watched.
+    pub struct RecoveryScope {
+        /// The core, from 0.
+        pub core: u32,
+        /// device, volume or background.
+        pub kind: String,
+        /// The pool, or pool/volume.
+        pub name: String,
+        /// The scope around it.
+        pub outer: Option<String>,
+        /// Watched tasks in it now.
+        pub tasks: u64,
+        /// Of these, without a lock.
+        pub tasks_alone: u64,
+        /// There was no room to watch: it counts as one.
+        pub coarse: bool,
+        /// Locks that another scope takes too: what recovers together is wider.
+        pub crossings: u64,
+        /// The scope that the last of them belongs to.
+        pub crossed_last: Option<String>,
+        /// Its parts, those with most tasks first.
+        pub observed: Vec<ObservedScope>,
+    }
+}
+
+shape! {
     /// Recoveries of one kind of task at one level, since the node started.
     pub struct RecoveryCount {
         /// Whose panics.

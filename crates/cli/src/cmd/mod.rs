@@ -11,6 +11,7 @@ mod moves;
 pub mod node;
 mod offline;
 pub mod pool;
+mod scopes;
 mod start;
 pub mod supers;
 pub mod token;

@@ -33,6 +33,8 @@ enum Verb {
     },
     /// Make tasks of the node panic on purpose, where its configuration allows that.
     Inject(super::inject::Args),
+    /// Show what recovers together: declared scopes, and what their tasks' locks say.
+    Scopes,
     /// Show how often the node recovered from a panic, by kind of task and level.
     Recoveries,
     /// Show what a person must look at: damaged blocks, failed drives, recoveries from panics.
@@ -51,6 +53,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Verb::Status => status(global, &global.client().node()?),
         Verb::Stop { wait } => stop(global, Duration::from_secs(wait))?,
         Verb::Inject(args) => super::inject::run(&args, global)?,
+        Verb::Scopes => super::scopes::run(global)?,
         Verb::Recoveries => super::inject::recoveries(global, &global.client().recoveries()?),
         Verb::Events => events(global)?,
         Verb::Metrics => {

@@ -1,13 +1,13 @@
 //! Routes about panics: those on purpose, and what became of all of them.
 //!
-//! Owns: /v1/node/inject, /v1/node/recoveries. Never: injects anything where the configuration does not allow it.
+//! Owns: /v1/node/inject, /v1/node/recoveries, /v1/node/scopes. Never: injects anything where the configuration does not allow it.
 //! Invariant: what was recovered is counted once, whoever caused it.
 
 use super::errors::{Outcome, Refusal};
 use super::{Body, Shared};
 use axum::Json;
 use segue_runtime::Snapshot;
-use segue_types::api::{ApiError, ApiErrorKind, InjectRequest, Recoveries, RecoveryCount};
+use segue_types::api::{ApiError, ApiErrorKind, InjectRequest, Recoveries, RecoveryCount, RecoveryScope};
 use segue_types::{RecoveryLevel, TaskKind};
 use segue_volume::fault::Faults;
 
@@ -36,6 +36,20 @@ pub async fn inject(state: Shared, Body(request): Body<InjectRequest>) -> Outcom
 #[utoipa::path(get, path = "/v1/node/recoveries", responses((status = 200, body = Recoveries)))]
 pub async fn recoveries(state: Shared) -> Json<Recoveries> {
     Json(sum(&(state.counters)()))
+}
+
+/// What recovers together: scopes as they are declared, and their parts as observed from locks lately.
+#[utoipa::path(get, path = "/v1/node/scopes", responses((status = 200, body = Vec<RecoveryScope>)))]
+pub async fn scopes(state: Shared) -> Json<Vec<RecoveryScope>> {
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    // A core that stops meanwhile drops its sender: what it has is left out.
+    state.runtime.scopes(move |scopes| drop(tell.send(scopes)));
+    let mut all = Vec::new();
+    while let Some(scopes) = told.recv().await {
+        all.extend(scopes);
+    }
+    all.sort_by(|a, b| (a.core, &a.kind, &a.name).cmp(&(b.core, &b.kind, &b.name)));
+    Json(all)
 }
 
 /// The recoveries of all cores.

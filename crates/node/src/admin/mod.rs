@@ -73,6 +73,7 @@ fn declared() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(node::events))
         .routes(routes!(faults::inject))
         .routes(routes!(faults::recoveries))
+        .routes(routes!(faults::scopes))
         .routes(routes!(node::metrics))
         .routes(routes!(pools::list))
         .routes(routes!(pools::show))

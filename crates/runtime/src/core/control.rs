@@ -8,6 +8,7 @@ use super::conn::NIL;
 use super::handover::PoolArrival;
 use super::life::Listening;
 use super::pools::Pool;
+use super::watch::ScopesReply;
 use super::{Core, KIND_ACCEPT, token};
 use crate::drive::Drive;
 use crate::listen;
@@ -55,6 +56,8 @@ pub(crate) enum Msg {
     },
     /// A pool arrives from another core.
     PoolArrives(Box<PoolArrival>),
+    /// The question what recovers together.
+    Scopes(ScopesReply),
     /// Panics on purpose from now on, or none.
     Inject(Faults),
     /// Another slice of the drive is short of space.
@@ -173,6 +176,7 @@ impl Core {
             Msg::IoDone { pool, ticket, result } => self.io_done_elsewhere(pool, ticket, result),
             Msg::Sharing { pool, set, reply } => self.sharing(pool, set, reply),
             Msg::Shaken(shaken) => self.shaken(shaken),
+            Msg::Scopes(reply) => self.tell_scopes(reply),
             Msg::Inject(faults) => self.inject(&faults),
             Msg::Hold { pool, volume, limit_ns, reply } => self.hold(pool, volume, limit_ns, reply),
             Msg::Release { pool, volume, to, reply } => self.release(pool, volume, to, reply),

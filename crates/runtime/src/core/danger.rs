@@ -125,9 +125,10 @@ impl Core {
         if req.handed != 0 {
             share.drive.complete(req.slot, &req.charge, self.now - req.handed, self.now);
         }
-        let (buf, parent) = (req.buf, req.parent);
+        let (buf, parent, watched) = (req.buf, req.parent, req.watched);
         reqs.remove(reply.tag.0 as u32);
         mem.free(buf);
+        self.watch.end(watched);
         if let Some(conn) = self.conns.get_mut(id) {
             conn.requests -= 1;
             conn.engine_bytes -= buf.len();

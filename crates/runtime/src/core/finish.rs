@@ -8,6 +8,7 @@ use super::pools::Pool;
 use super::{Core, KIND_SEND, token};
 use crate::counters::{Counters, OpClass};
 use segue_sched::qos::{Charge, CostModel, Kind, Slot};
+use segue_sched::scopes::Task;
 use segue_types::{IoStatus, Nanos};
 use segue_volume::mem::Buf;
 use segue_volume::op::{Alarm, Op, Reply};
@@ -30,6 +31,8 @@ pub(super) struct Req {
     pub(super) charge: Charge,
     /// When the engine got it; 0 while it waits.
     pub(super) handed: Nanos,
+    /// Its place among those whose locks are watched.
+    pub(super) watched: Option<Task>,
 }
 
 impl Req {
@@ -37,7 +40,20 @@ impl Req {
     pub(super) fn new(conn: u32, request: Request, parent: u32, range: (Buf, u64, u32), started: Nanos) -> Req {
         let (buf, offset, len) = range;
         let charge = CostModel::DRIVE.charge(Kind::Other, 0, false);
-        Req { conn, request, parent, buf, offset, len, started, op: Op::Flush, slot: Slot(0), charge, handed: 0 }
+        Req {
+            conn,
+            request,
+            parent,
+            buf,
+            offset,
+            len,
+            started,
+            op: Op::Flush,
+            slot: Slot(0),
+            charge,
+            handed: 0,
+            watched: None,
+        }
     }
 }
 
@@ -129,6 +145,7 @@ impl Core {
         if req.handed != 0 {
             share.drive.complete(req.slot, &req.charge, self.now - req.handed, self.now);
         }
+        self.watch.end(req.watched);
         self.answered += 1;
         let id = req.conn;
         let conn = &mut self.conns[id];

@@ -98,6 +98,7 @@ impl Core {
             }
         }
         self.io.forget_memory(at);
+        self.unwatch(at);
         let pool = self.pools.take(at);
         self.leaving -= 1;
         let to = pool.leaving.as_ref().expect("it leaves").to;

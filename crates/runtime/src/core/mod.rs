@@ -25,6 +25,7 @@ mod spin;
 mod storm;
 mod tls;
 mod tx;
+mod watch;
 
 pub(crate) use control::{Msg, ReplyFn};
 pub(crate) use shake::{Helpers, Shake, helpers};
@@ -88,6 +89,7 @@ pub(crate) struct Core {
     turn: share::Turn,
     storm: storm::Storm,
     danger: danger::Danger,
+    watch: watch::Watch,
     /// Requests answered in this turn.
     answered: u64,
 }
@@ -127,6 +129,7 @@ impl Core {
             turn: share::Turn::new(),
             storm: storm::Storm::new(),
             danger: danger::Danger::new(),
+            watch: watch::Watch::new(),
             answered: 0,
         };
         Ok((core, status))
@@ -249,6 +252,7 @@ impl Core {
         for pool in 0..self.pools.end() {
             let due = |pool: &Pool| pool.leaving.is_none() && pool.host.out.wake_at.is_some_and(|at| at <= self.now);
             if self.pools.get(pool).is_some_and(due) {
+                self.watch.background(self.now, &self.pools[pool].name);
                 self.feed(pool, Event::Tick);
             }
             while let Some((ticket, errno)) = self.modelled_end(pool) {

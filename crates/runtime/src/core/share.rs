@@ -151,6 +151,7 @@ impl Core {
     /// Takes a request of a connection: to the engine at once, or to its volume's queue.
     pub(super) fn issue(&mut self, id: u32, mut req: Req, op: Op) {
         let conn = &mut self.conns[id];
+        req.watched = self.watch.request(self.now, &self.pools[conn.pool].name, &conn.volume, &op);
         conn.requests += 1;
         let (at, slot) = (conn.pool, conn.slot.expect("an attached connection has a place"));
         let pool = &mut self.pools[at];
