@@ -17,6 +17,7 @@ mod failover;
 mod out;
 mod reproduce;
 mod soak;
+mod top;
 
 use clap::Parser;
 use exit::ExitCode;
@@ -90,6 +91,8 @@ nouns! {
     Load => drill::load_cmd;
     /// A node under load while its tasks panic: nothing acknowledged may be lost, nothing may hang.
     Soak => soak;
+    /// Volumes, cores and drives of the node, live.
+    Top => top;
     /// Measurements against limits and peers.
     Bench => bench;
     /// Published experiments, run again beside the published figures.

@@ -245,3 +245,17 @@ fn conform_tokens_are_made_narrowed_and_revoked() {
     node.json(&["token", "disable", "a"]);
     assert_eq!(info("a").code, 0);
 }
+
+#[test]
+fn conform_top_shows_volumes_cores_and_drives_once() {
+    let node = Node::start(MEMORY);
+    node.json(&["volume", "create", "a", "--size", "16MiB"]);
+    let top = node.json(&["top", "--once", "--interval", "50ms"]);
+    assert_eq!((&top["schema"], &top["pools"][0]["pool"]), (&"segue.top.v1".into(), &"m".into()));
+    assert!(top["cores"][0]["busy_percent"].is_number() && top["volumes"].as_array().unwrap().is_empty());
+    let text = run(segue().arg("--admin").arg(node.path("admin.sock")).args(["top", "--once", "--interval", "50ms"]));
+    assert!(text.code == 0 && text.out.contains("WAITS FOR"), "{}", text.out);
+    // Without a terminal and without --once there is nothing to draw on.
+    let live = run(segue().arg("--admin").arg(node.path("admin.sock")).arg("top"));
+    assert!(live.code == 13 && live.err.contains("--once"), "{} {}", live.code, live.err);
+}

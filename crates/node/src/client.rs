@@ -15,6 +15,8 @@ use segue_types::api::{
     IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, RecoveryScope, ResizeVolume,
     RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, UnlockVolume,
     VolumeInfo,
+    IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, ResizeVolume, RevokeTokens, ScrubStatus,
+    SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, TopInfo, UnlockVolume, VolumeInfo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -235,6 +237,8 @@ macro_rules! calls {
 calls! {
     /// What the node says of itself.
     fn node(&self) -> NodeInfo { self.get("/v1/node") }
+    /// What it does now.
+    fn top(&self) -> TopInfo { self.get("/v1/top") }
     /// Ends the node in order: requests are finished, pools checkpointed. Answers before the process ends.
     fn stop(&self) -> () { self.post("/v1/node/stop", &()) }
     /// Lets tasks of the node panic on purpose, or ends that.

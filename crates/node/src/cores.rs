@@ -285,6 +285,7 @@ fn options(config: &Config, drives: &[Option<Arc<SharedDrive>>]) -> Options {
         io: if config.io_engine == IoEngine::Poll { IoChoice::Poll } else { IoChoice::Auto },
         // Only TLS gives them something to do.
         helpers: if config.tls.is_some() { config.helpers as usize } else { 0 },
+        pin: config.pin_cores,
         mem_bytes: (config.io_memory_bytes + cache_bytes + cache_bytes / 2) as usize,
         ..Options::default()
     }

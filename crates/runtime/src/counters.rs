@@ -19,6 +19,12 @@ pub const fn latency_bucket_ns_max(bucket: usize) -> Option<u64> {
     if bucket + 1 < LATENCY_BUCKETS { Some(1 << (bucket + 10)) } else { None }
 }
 
+/// The bucket of a latency.
+pub(crate) fn latency_bucket(latency_ns: u64) -> usize {
+    let bucket = (u64::BITS - (latency_ns >> 10).leading_zeros()) as usize;
+    bucket.min(LATENCY_BUCKETS - 1)
+}
+
 /// Kinds of request that are counted apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpClass {
@@ -101,8 +107,7 @@ impl Counters {
             Self::add(&class.errors, 1);
         }
         Self::add(&class.latency_ns_sum, latency_ns);
-        let bucket = (u64::BITS - (latency_ns >> 10).leading_zeros()) as usize;
-        Self::add(&class.latency[bucket.min(LATENCY_BUCKETS - 1)], 1);
+        Self::add(&class.latency[latency_bucket(latency_ns)], 1);
     }
 
     /// Counts a recovery from a panic.

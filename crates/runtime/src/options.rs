@@ -3,7 +3,12 @@
 //! Owns: the options, their defaults and the public errors. Never: acts on them.
 //! Invariant: every default serves a small machine without being root.
 
+<<<<<<< HEAD
 use crate::drive::{DriveOpenError, DriveSpec, SharedOpenError};
+=======
+use crate::counters::LATENCY_BUCKETS;
+use crate::drive::{DriveOpenError, DriveSpec};
+>>>>>>> 0b3ffa9 (Show what a node does now with segue top; measure a second core with segue bench cores)
 use crate::io::{IoChoice, IoMode};
 use crate::pool::Machine;
 use segue_sched::qos::{CostModel, DriveStats, GovernorParams, PolicyKind, ShareError, VolumeStats};
@@ -44,6 +49,8 @@ pub struct Options {
     /// Longest time that a core looks for new requests before it sleeps, under load and where that serves more (it
     /// tries both). Zero: it always sleeps at once.
     pub spin: Duration,
+    /// Each core's thread stays on a processor of its own, in the order of those the process may use.
+    pub pin: bool,
 }
 
 impl Default for Options {
@@ -59,6 +66,7 @@ impl Default for Options {
             handshake_timeout: Duration::from_secs(30),
             helpers: 1,
             spin: Duration::from_micros(150),
+            pin: false,
         }
     }
 }
@@ -187,6 +195,8 @@ pub struct VolumeSharing {
     pub share: Share,
     /// What it used since it was attached to, and why it waits.
     pub stats: VolumeStats,
+    /// Latencies of its requests since then, by [`crate::latency_bucket_ns_max`].
+    pub latency: [u64; LATENCY_BUCKETS],
 }
 
 /// A pool was not moved; it is where it was.

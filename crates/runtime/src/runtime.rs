@@ -493,6 +493,23 @@ fn start_helpers(shared: &Arc<Shared>, count: usize) -> Result<Option<Crew<Shake
     Ok(Some(crew))
 }
 
+/// Keeps the calling thread on the processor that its core's number stands for. Where the system refuses, it stays free.
+fn pin(number: usize) {
+    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::cpu_set_t>();
+    if unsafe { libc::sched_getaffinity(0, size, &raw mut allowed) } != 0 {
+        return;
+    }
+    let all: Vec<usize> =
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &allowed) }).collect();
+    let Some(cpu) = all.get(number % all.len().max(1)) else { return };
+    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    unsafe { libc::CPU_SET(*cpu, &mut one) };
+    if unsafe { libc::sched_setaffinity(0, size, &raw const one) } != 0 {
+        tracing::warn!(core = number, cpu, "the system does not let the core stay on its processor");
+    }
+}
+
 fn start_core(
     number: usize,
     shared: &Arc<Shared>,
@@ -503,6 +520,9 @@ fn start_core(
     let thread = std::thread::Builder::new().name(format!("segue-core-{number}")).spawn(move || {
         // Limits and time slices end to the microsecond; the kernel's usual slack is fifty.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
+        if options.pin {
+            pin(number);
+        }
         let mine = shared.cores[number].clone();
         let _farewell = Farewell(mine.clone());
         match Core::new(number, shared, options, &mine.bell) {

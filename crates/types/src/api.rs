@@ -608,3 +608,97 @@ shape! {
         pub uptime_ns: u64,
     }
 }
+
+shape! {
+    /// What a node does now: counters to be compared with those of another moment.
+    pub struct TopInfo {
+        /// Nanoseconds since the node started: the moment of the counters.
+        pub uptime_ns: u64,
+        /// Upper bounds of the latency buckets, ns; the last bucket has none.
+        pub latency_ns_max: Vec<u64>,
+        /// Cores.
+        pub cores: Vec<TopCore>,
+        /// Pools and their drives.
+        pub pools: Vec<TopPool>,
+        /// Volumes that somebody is attached to.
+        pub volumes: Vec<TopVolume>,
+    }
+}
+
+shape! {
+    /// A core.
+    pub struct TopCore {
+        /// Its number.
+        pub core: u32,
+        /// Processor time of its thread, ns; `None` where the system does not tell.
+        pub cpu_ns: Option<u64>,
+        /// Requests answered.
+        pub requests: u64,
+        /// Of these, with an error.
+        pub errors: u64,
+        /// Bytes read, written or trimmed.
+        pub bytes: u64,
+        /// Connections now.
+        pub connections: u64,
+        /// Requests in flight now.
+        pub in_flight: u64,
+        /// Latencies of its requests, by bucket.
+        pub latency: Vec<u64>,
+    }
+}
+
+shape! {
+    /// A pool and its drive.
+    pub struct TopPool {
+        /// Its name.
+        pub pool: String,
+        /// The core that serves it.
+        pub core: u32,
+        /// How its drive is shared: the policy's name.
+        pub policy: String,
+        /// Cost of what the drive has now, and the most it may have.
+        pub outstanding: u64,
+        /// The most it may have.
+        pub window: u64,
+        /// Requests that wait for the drive now.
+        pub queued: u64,
+        /// 95th percentile of the drive's latency as the governor saw it last, ns.
+        pub drive_p95_ns: u64,
+        /// Bytes a write may still allocate.
+        pub free_bytes: u64,
+        /// Bytes of the drive.
+        pub capacity_bytes: u64,
+        /// Clean-up jobs that run.
+        pub cleaning: u64,
+        /// Races of two versions that run.
+        pub racing: u64,
+        /// Encrypted volumes whose key is not loaded.
+        pub locked: u64,
+        /// Blocks that did not match their checksum.
+        pub integrity_errors: u64,
+        /// True when the pool refuses changes.
+        pub poisoned: bool,
+    }
+}
+
+shape! {
+    /// A volume that somebody is attached to. Counters begin with the first attachment.
+    pub struct TopVolume {
+        /// Its name.
+        pub volume: String,
+        /// Its pool.
+        pub pool: String,
+        /// Requests.
+        pub requests: u64,
+        /// Bytes of those.
+        pub bytes: u64,
+        /// Requests that had to wait for others or for a limit.
+        pub waited: u64,
+        /// Requests that wait now.
+        pub queued: u64,
+        /// Why the first of them waits; `none` when none does.
+        pub reason: String,
+        /// Latencies, by bucket.
+        pub latency: Vec<u64>,
+    }
+}

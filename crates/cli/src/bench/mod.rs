@@ -3,6 +3,7 @@
 //! Owns: the benches and their JSON (`segue.bench.NAME.v1`). Never: compares with numbers of another run.
 //! Invariant: what is compared alternates within each round, and is reported as medians with intervals.
 
+mod cores;
 mod cow;
 mod disk;
 pub mod fio;
@@ -40,6 +41,8 @@ enum Bench {
     Replay(replay::Args),
     /// The NBD server against nbdkit and qemu-storage-daemon: 4 KiB random I/O on memory.
     NbdPeers(peers::Args),
+    /// Two cores against one, and processor time per read beside nbdkit and qemu-storage-daemon.
+    Cores(cores::Args),
     /// Pools handed over from core to core under load: the pause of their clients.
     Handover(handover::Args),
     /// A victim alone and beside aggressors under each policy of sharing, and shares by weight.
@@ -62,6 +65,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Bench::Super(args) => superpose::run(&args, global),
         Bench::Replay(args) => replay::run(&args, global),
         Bench::NbdPeers(args) => peers::run(&args, global),
+        Bench::Cores(args) => cores::run(&args, global),
         Bench::Handover(args) => handover::run(&args, global),
         Bench::Isolation(args) => isolation::run(&args, global),
         Bench::Space(args) => space::run(&args, global),

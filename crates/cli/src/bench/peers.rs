@@ -186,8 +186,8 @@ struct Bench {
 }
 
 /// A running server and how fio reaches it.
-struct Target {
-    uri: String,
+pub struct Target {
+    pub uri: String,
     process: Process,
 }
 
@@ -207,7 +207,13 @@ impl Drop for ShmFile {
 }
 
 impl Target {
-    fn cpu_s(&self) -> Result<f64> {
+    /// A volume of a node.
+    pub fn of_node(node: Node, volume: &str) -> Target {
+        Target { uri: fio::uri(&node.nbd_socket(), volume), process: Process::Segue(node) }
+    }
+
+    /// Processor seconds that its server has used.
+    pub fn cpu_s(&self) -> Result<f64> {
         match &self.process {
             Process::Segue(node) => node.server().cpu_s(),
             Process::Other(server, _) => server.cpu_s(),
@@ -223,11 +229,7 @@ impl Bench {
         node.create("bench", args.size)?;
         let segue = Target { uri: fio::uri(&node.nbd_socket(), "bench"), process: Process::Segue(node) };
         let nbdkit = start_nbdkit(dir.path(), args.size)?;
-        let shm = ShmFile(PathBuf::from(format!("/dev/shm/segue-bench-{}.raw", std::process::id())));
-        let file = std::fs::File::create(&shm.0).context("create a file on /dev/shm")?;
-        file.set_len(args.size).context("size a file on /dev/shm")?;
-        let blockdev = format!("driver=file,node-name=bench,filename={},aio=threads", shm.0.display());
-        let qemu = start_qemu(dir.path(), "qemu", &blockdev, Some(shm))?;
+        let qemu = start_qemu_file(dir.path(), args.size)?;
         let blockdev = format!("driver=null-co,node-name=bench,size={},read-zeroes=on", args.size);
         let null = start_qemu(dir.path(), "null", &blockdev, None)?;
         Ok(Bench { servers: vec![segue, nbdkit, qemu, null], seconds: args.seconds, size: args.size, _dir: dir })
@@ -252,7 +254,17 @@ impl Bench {
     }
 }
 
-fn start_nbdkit(dir: &Path, size: u64) -> Result<Target> {
+/// qemu-storage-daemon on a file in memory.
+pub fn start_qemu_file(dir: &Path, size: u64) -> Result<Target> {
+    let shm = ShmFile(PathBuf::from(format!("/dev/shm/segue-bench-{}.raw", std::process::id())));
+    let file = std::fs::File::create(&shm.0).context("create a file on /dev/shm")?;
+    file.set_len(size).context("size a file on /dev/shm")?;
+    let blockdev = format!("driver=file,node-name=bench,filename={},aio=threads", shm.0.display());
+    start_qemu(dir, "qemu", &blockdev, Some(shm))
+}
+
+/// nbdkit's memory disk.
+pub fn start_nbdkit(dir: &Path, size: u64) -> Result<Target> {
     let socket = dir.join("nbdkit.sock");
     let mut command = Command::new("nbdkit");
     command.arg("--foreground").arg("--unix").arg(&socket).arg("memory").arg(size.to_string());

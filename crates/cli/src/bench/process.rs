@@ -6,7 +6,7 @@
 use crate::exit::{ExitCode, fail};
 use anyhow::{Context, Result, bail};
 use segue_node::client::AdminClient;
-use segue_types::api::CreateVolume;
+use segue_types::api::{CreateVolume, SecretHex};
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -128,6 +128,15 @@ impl Node {
         Node::with_cores(1, None, bytes)
     }
 
+    /// Starts a node with so many cores and as many memory pools (`bench`, `bench1`, ...) of `bytes`.
+    pub fn on_memories(cores: u32, bytes: u64, pin: bool) -> Result<Node> {
+        let dir = tempfile::tempdir().context("make a folder")?;
+        let memory = format!("memory_bytes = \"{}\"\n", segue_types::format_size(bytes));
+        let more: String = (1..cores).map(|n| format!("[[pool]]\nname = \"bench{n}\"\n{memory}")).collect();
+        let top = format!("cores = {cores}\npin_cores = {pin}");
+        Node::start_as(dir, &top, |_| Ok(memory + &more))
+    }
+
     /// Starts a node with so many cores on one pool of `bytes`: a file below `base`, or memory.
     pub fn with_cores(cores: u32, base: Option<&Path>, bytes: u64) -> Result<Node> {
         match base {
@@ -163,10 +172,14 @@ impl Node {
     }
 
     fn start_in(dir: tempfile::TempDir, cores: u32, pool: impl FnOnce(&Path) -> Result<String>) -> Result<Node> {
+        Node::start_as(dir, &format!("cores = {cores}"), pool)
+    }
+
+    fn start_as(dir: tempfile::TempDir, top: &str, pool: impl FnOnce(&Path) -> Result<String>) -> Result<Node> {
         let at = dir.path();
         let pool = pool(at)?;
         let config = format!(
-            "admin = \"{0}/admin.sock\"\ncores = {cores}\n\n[nbd]\nlisten = [\"unix:{0}/nbd.sock\"]\n\n[[pool]]\nname = \"bench\"\n{pool}\n",
+            "admin = \"{0}/admin.sock\"\n{top}\n\n[nbd]\nlisten = [\"unix:{0}/nbd.sock\"]\n\n[[pool]]\nname = \"bench\"\n{pool}\n",
             at.display()
         );
         let path = at.join("segue.toml");
@@ -181,13 +194,28 @@ impl Node {
 
     /// Makes a volume.
     pub fn create(&self, name: &str, size_bytes: u64) -> Result<()> {
+        self.create_as(name, None, size_bytes, None)
+    }
+
+    /// Makes a volume in a pool.
+    pub fn create_in(&self, pool: &str, name: &str, size_bytes: u64) -> Result<()> {
+        self.create_as(name, Some(pool.to_owned()), size_bytes, None)
+    }
+
+    /// Makes an encrypted volume, with a key that nobody keeps.
+    pub fn create_encrypted(&self, name: &str, size_bytes: u64) -> Result<()> {
+        let key = segue_types::hex_encode(&[segue_runtime::secret().to_le_bytes(); 2].concat());
+        self.create_as(name, None, size_bytes, Some(SecretHex(key)))
+    }
+
+    fn create_as(&self, name: &str, pool: Option<String>, size_bytes: u64, key: Option<SecretHex>) -> Result<()> {
         let request = CreateVolume {
             name: name.to_owned(),
-            pool: None,
+            pool,
             size_bytes,
             observation: None,
             token: None,
-            encryption_key: None,
+            encryption_key: key,
         };
         self.client.create_volume(&request).with_context(|| format!("create the volume {name}"))?;
         Ok(())

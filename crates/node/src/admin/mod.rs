@@ -11,6 +11,7 @@ mod pools;
 mod serve;
 mod supers;
 mod tokens;
+mod top;
 mod volumes;
 
 pub use faults::sum as recovered;
@@ -69,6 +70,7 @@ pub fn router(api: Arc<Api>) -> axum::Router {
 fn declared() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(node::show))
+        .routes(routes!(top::show))
         .routes(routes!(node::stop))
         .routes(routes!(node::events))
         .routes(routes!(faults::inject))

@@ -125,6 +125,8 @@ pub struct Config {
     pub admin_tls: Option<AdminTls>,
     /// Pools, at least one.
     pub pools: Vec<PoolConfig>,
+    /// Each core's thread stays on a processor of its own.
+    pub pin_cores: bool,
     /// Keys of encrypted volumes.
     pub keys: Vec<KeyConfig>,
     effective: NodeToml,
@@ -283,6 +285,7 @@ impl Config {
             tls: toml.tls.as_ref().map(tls),
             admin_tls: admin_tls.transpose()?,
             pools: judge_pools(&toml.pool)?,
+            pin_cores: toml.pin_cores,
             keys: toml.key.iter().map(judge_key).collect::<Result<_, _>>()?,
             effective: toml,
         })

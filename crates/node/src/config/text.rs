@@ -150,6 +150,10 @@ section! {
         #[form("number", "1")]
         #[serde(default = "default_helpers")]
         helpers: u32,
+        /// Keep each core's thread on a processor of its own. Good where nothing else wants those processors.
+        #[form("true | false", "false")]
+        #[serde(default)]
+        pin_cores: bool,
         /// I/O memory of each pool: buffers of requests in flight. Range 32MiB to 16GiB. Only what is used is resident.
         #[form("size", "128MiB")]
         #[serde(default = "default_io_memory")]

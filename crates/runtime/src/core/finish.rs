@@ -160,6 +160,7 @@ impl Core {
         let ok = reply.status.is_ok();
         let latency_ns = self.now - req.started;
         self.counters.request(class_of(req.request.command), ok, req.request.len, latency_ns);
+        share.answered(req.slot, latency_ns);
         conn.engine_bytes -= req.buf.len();
         let replies = conn.replies;
         if conn.dead || !ok || req.request.command != Command::Read {
@@ -237,6 +238,9 @@ impl Core {
         let request = parent.request;
         self.counters.request(class_of(request.command), ok, request.len, self.now - parent.started);
         let conn = &mut self.conns[parent.conn];
+        if let Some(slot) = conn.slot {
+            self.pools[pool].share.answered(slot, self.now - parent.started);
+        }
         let replies = conn.replies;
         if conn.dead || (ok && request.command == Command::Read) {
             return;

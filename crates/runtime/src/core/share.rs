@@ -12,6 +12,7 @@ use super::Core;
 use super::conn::NIL;
 use super::finish::Req;
 use super::pools::Pool;
+use crate::counters::{LATENCY_BUCKETS, latency_bucket};
 use crate::options::{Sharing, SharingState, VolumeSharing};
 use segue_sched::qos::{Charge, DriveShare, GovernorParams, Item, Kind, ShareOptions, Slot};
 use segue_types::{IoStatus, Nanos, Share};
@@ -35,13 +36,15 @@ struct Place {
 pub(super) struct PoolShare {
     pub(super) drive: DriveShare,
     places: Vec<Place>,
+    /// Latencies of each slot's requests since it was opened.
+    latency: Vec<[u64; LATENCY_BUCKETS]>,
 }
 
 impl PoolShare {
     pub(super) fn new(sharing: &Sharing) -> PoolShare {
         let Sharing { policy, model, governor, capacity } = *sharing;
         let options = ShareOptions { volumes: VOLUMES_MAX, requests: WAITING, policy, model, governor, capacity };
-        PoolShare { drive: DriveShare::new(&options), places: Vec::new() }
+        PoolShare { drive: DriveShare::new(&options), places: Vec::new(), latency: Vec::new() }
     }
 
     /// A connection has attached to a volume: its place.
@@ -59,8 +62,19 @@ impl PoolShare {
                 return last.slot;
             }
         };
+        let at = slot.0 as usize;
+        if self.latency.len() <= at {
+            self.latency.resize(at + 1, [0; LATENCY_BUCKETS]);
+        }
+        self.latency[at] = [0; LATENCY_BUCKETS];
         self.places.push(Place { name: name.to_owned(), slot, connections: 1 });
         slot
+    }
+
+    /// A request of a volume was answered after so long.
+    #[inline]
+    pub(super) fn answered(&mut self, slot: Slot, latency_ns: Nanos) {
+        self.latency[slot.0 as usize][latency_bucket(latency_ns)] += 1;
     }
 
     fn leave(&mut self, slot: Slot, now: Nanos) {
@@ -95,6 +109,7 @@ impl PoolShare {
             name: place.name.clone(),
             share: self.drive.settings(place.slot),
             stats: self.drive.volume_stats(place.slot),
+            latency: self.latency[place.slot.0 as usize],
         };
         let drive = self.drive.stats();
         let (model, governor) = (self.drive.model(), self.drive.governor());
