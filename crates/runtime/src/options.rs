@@ -3,12 +3,8 @@
 //! Owns: the options, their defaults and the public errors. Never: acts on them.
 //! Invariant: every default serves a small machine without being root.
 
-<<<<<<< HEAD
-use crate::drive::{DriveOpenError, DriveSpec, SharedOpenError};
-=======
 use crate::counters::LATENCY_BUCKETS;
-use crate::drive::{DriveOpenError, DriveSpec};
->>>>>>> 0b3ffa9 (Show what a node does now with segue top; measure a second core with segue bench cores)
+use crate::drive::{DriveOpenError, DriveSpec, SharedOpenError};
 use crate::io::{IoChoice, IoMode};
 use crate::pool::Machine;
 use segue_sched::qos::{CostModel, DriveStats, GovernorParams, PolicyKind, ShareError, VolumeStats};

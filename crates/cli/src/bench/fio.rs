@@ -15,9 +15,19 @@ pub fn uri(socket: &Path, export: &str) -> String {
 
 /// Runs one job against `uri` and gives fio's report of it.
 pub fn run(uri: &str, job: &[&str]) -> Result<serde_json::Value> {
+    report(uri, &["--ioengine=nbd", &format!("--uri={uri}")], job)
+}
+
+/// Runs one job on a local file with io_uring.
+pub fn run_local(path: &Path, direct: bool, job: &[&str]) -> Result<serde_json::Value> {
+    let (file, direct) = (format!("--filename={}", path.display()), format!("--direct={}", u8::from(direct)));
+    report(&path.display().to_string(), &["--ioengine=io_uring", &file, &direct], job)
+}
+
+fn report(uri: &str, target: &[&str], job: &[&str]) -> Result<serde_json::Value> {
     let mut command = Command::new("fio");
-    command.args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--randrepeat=0", "--norandommap"]);
-    command.arg(format!("--uri={uri}")).args(job);
+    command.args(["--name=bench", "--output-format=json", "--randrepeat=0", "--norandommap"]);
+    command.args(target).args(job);
     let output = command.output().map_err(|error| {
         fail(ExitCode::Unsupported, format!("fio does not start ({error}); `scripts/setup` installs it"))
     })?;

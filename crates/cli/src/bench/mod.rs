@@ -19,7 +19,7 @@ mod rcs;
 mod replay;
 mod space;
 mod sparse;
-mod stats;
+pub mod stats;
 mod superpose;
 mod trace;
 

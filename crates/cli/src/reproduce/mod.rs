@@ -3,6 +3,7 @@
 //! Owns: the list of experiments and their JSON (`segue.reproduce.NAME.v1`). Never: runs a model's world itself.
 //! Invariant: every figure of ours is printed beside the paper's where there is one, with an interval.
 
+mod decibel;
 mod plot;
 mod rcs;
 
@@ -18,6 +19,8 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Experiment {
+    /// Decibel (NSDI 2017): volumes beside local drives, and where the added latency goes.
+    Decibel(decibel::Args),
     /// Recovery-conscious scheduling (FAST 2008): the 8-way controller with and without faults, and up to 256 cores.
     Rcs(rcs::Args),
 }
@@ -25,6 +28,7 @@ enum Experiment {
 /// Runs an experiment.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     match args.experiment {
+        Experiment::Decibel(args) => decibel::run(&args, global),
         Experiment::Rcs(args) => rcs::run(&args, global),
     }
 }
