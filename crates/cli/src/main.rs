@@ -61,6 +61,8 @@ nouns! {
     Node => cmd::node;
     /// Pools: one drive each, full of volumes.
     Pool => cmd::pool;
+    /// Drives: measure what one can do.
+    Drive => cmd::drive;
     /// Volumes, snapshots and clones.
     Volume => cmd::volume;
     /// Access tokens: make, narrow, show, revoke.

@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use segue_types::Share;
 use segue_types::api::{
     AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, InjectRequest,
     IntegrityEvent, LeaseGrant, MoveInfo, MoveRate, MoveRequest, NewName, NodeInfo, Note, PoolInfo, Recoveries,
@@ -18,6 +19,7 @@ use segue_types::api::{
     IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, ResizeVolume, RevokeTokens, ScrubStatus,
     SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, TopInfo, UnlockVolume, VolumeInfo,
 };
+use segue_types::qos::{PoolQos, SetPoolQos, VolumeQos};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -285,6 +287,18 @@ calls! {
     fn lock(&self, name: &str) -> VolumeInfo { self.post(&format!("/v1/volumes/{}/lock", seg(name)), &()) }
     /// One volume.
     fn volume(&self, name: &str) -> VolumeInfo { self.get(&format!("/v1/volumes/{}", seg(name))) }
+    /// A volume's share of its drive, and why it waits.
+    fn volume_qos(&self, name: &str) -> VolumeQos { self.get(&format!("/v1/volumes/{}/qos", seg(name))) }
+    /// Sets a volume's share of its drive.
+    fn set_volume_qos(&self, name: &str, share: &Share) -> VolumeQos {
+        self.call(Method::PUT, &format!("/v1/volumes/{}/qos", seg(name)), json(share))
+    }
+    /// How a pool's drive is shared.
+    fn pool_qos(&self, pool: &str) -> PoolQos { self.get(&format!("/v1/pools/{}/qos", seg(pool))) }
+    /// Changes how a pool's drive is shared, until the next start.
+    fn set_pool_qos(&self, pool: &str, set: &SetPoolQos) -> PoolQos {
+        self.call(Method::PUT, &format!("/v1/pools/{}/qos", seg(pool)), json(set))
+    }
     /// Deletes a volume or snapshot.
     fn delete_volume(&self, name: &str) -> () {
         self.call(Method::DELETE, &format!("/v1/volumes/{}", seg(name)), Vec::new())

@@ -163,7 +163,8 @@ impl Cores {
             let added = self.runtime.add_slice(&name, drive, slice, engine_options(pool));
             let place = added.map_err(|source| refused(pool, source))?;
             warn_of_page_cache(&place);
-            ports.push(Port::new(name, drive_name(pool), self.runtime.clone()).on(drive.clone()));
+            let port = Port::new(name, drive_name(pool), self.runtime.clone()).on(drive.clone());
+            ports.push(port.shared_by(pool.policy, &pool.profile, drive.slices() as u32));
         }
         Ok(())
     }
@@ -176,7 +177,8 @@ impl Cores {
         };
         let added = self.runtime.add_pool(PoolSpec::engine(&pool.name, spec, engine_options(pool)));
         warn_of_page_cache(&added.map_err(|source| refused(pool, source))?);
-        Ok(Port::new(pool.name.clone(), drive_name(pool), self.runtime.clone()))
+        let port = Port::new(pool.name.clone(), drive_name(pool), self.runtime.clone());
+        Ok(port.shared_by(pool.policy, &pool.profile, 1))
     }
 
     /// TCP wants TLS when there is TLS; a unix socket is guarded by its mode, so there it is the client's choice.

@@ -16,5 +16,6 @@ pub mod moves;
 
 mod notify;
 pub mod port;
+mod qos;
 mod sockets;
 pub mod tls;

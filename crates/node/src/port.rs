@@ -3,12 +3,14 @@
 //! Owns: the names of pools and the hand-over of operations. Never: blocks the async thread.
 //! Invariant: every question is answered, if only with "the core has stopped".
 
+use crate::qos::sharing_of;
 use segue_runtime::drive::SharedDrive;
 use segue_runtime::{CallError, MovePoolError, MoveReport, Runtime, Sharing, SharingState};
 use segue_sched::qos::ShareError;
 use segue_types::Share;
+use segue_types::qos::{DriveProfile, SetPoolQos, SharePolicy};
 use segue_volume::op::{AdminError, AdminOp, AdminReply};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 
 /// What an engine says to an admin operation.
@@ -26,18 +28,35 @@ pub struct Port {
     runtime: Runtime,
     /// The drive, when the pool is one of its slices.
     shared: Option<Arc<SharedDrive>>,
+    /// How the drive is shared, as it was last set.
+    qos: Mutex<(SharePolicy, DriveProfile)>,
 }
 
 impl Port {
     /// The pool named `name` of the runtime, on `drive`.
     pub fn new(name: String, drive: String, runtime: Runtime) -> Port {
-        Port { name, drive, runtime, shared: None }
+        Port { name, drive, runtime, shared: None, qos: Mutex::default() }
     }
 
     /// The same pool as a slice of this drive.
     #[must_use]
     pub fn on(self, drive: Arc<SharedDrive>) -> Port {
         Port { shared: Some(drive), ..self }
+    }
+
+    /// The same pool, its drive shared like this from now on. `of` slices divide what the drive can do.
+    #[must_use]
+    pub fn shared_by(self, policy: SharePolicy, profile: &DriveProfile, of: u32) -> Port {
+        let part = |whole: u64| if whole == 0 { 0 } else { (whole / of as u64).max(1) };
+        let profile = DriveProfile {
+            capacity_iops: part(profile.capacity_iops),
+            knee_depth: part(profile.knee_depth.into()) as u32,
+            ..*profile
+        };
+        let sharing = sharing_of(policy, &profile, self.drive == "memory");
+        // A runtime that has just opened the pool has it; if it stops meanwhile, that is told by what follows.
+        drop(self.runtime.sharing_wait(&self.name, Some(sharing)));
+        Port { qos: Mutex::new((policy, profile)), ..self }
     }
 
     /// Bytes of the drive that no slice has leased yet: any of them may get them.
@@ -114,6 +133,21 @@ impl Port {
             Ok(Err(CallError::Share(error))) => Ok(Err(error)),
             Ok(Err(CallError::NoPool | CallError::Stopped)) | Err(_) => Err(CoreGone),
         }
+    }
+
+    /// Changes how the drive is shared, where `set` says so, and tells how it is.
+    ///
+    /// # Errors
+    /// [`CoreGone`].
+    pub async fn set_qos(&self, set: SetPoolQos) -> Result<(SharePolicy, DriveProfile, SharingState), CoreGone> {
+        let (policy, profile) = {
+            let mut qos = self.qos.lock().unwrap_or_else(PoisonError::into_inner);
+            *qos = (set.policy.unwrap_or(qos.0), set.profile.unwrap_or(qos.1));
+            *qos
+        };
+        let changes = set != SetPoolQos::default();
+        let sharing = changes.then(|| sharing_of(policy, &profile, self.drive == "memory"));
+        Ok((policy, profile, self.sharing(sharing).await?))
     }
 
     /// How the drive is shared; with `set`, it is shared like that from now on.

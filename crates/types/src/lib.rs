@@ -8,6 +8,7 @@ mod export;
 mod fault;
 mod hex;
 mod ids;
+pub mod qos;
 mod share;
 mod status;
 mod token;

@@ -23,6 +23,8 @@ pub mod stats;
 mod superpose;
 mod trace;
 
+pub use stats::quantile;
+
 use crate::Global;
 use crate::exit::ExitCode;
 

@@ -5,6 +5,7 @@
 
 pub mod completions;
 pub mod config;
+pub mod drive;
 pub mod inject;
 pub mod lease;
 mod moves;
@@ -12,6 +13,7 @@ pub mod node;
 mod offline;
 pub mod pool;
 mod scopes;
+mod qos;
 mod start;
 pub mod supers;
 pub mod token;

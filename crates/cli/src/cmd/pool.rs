@@ -49,6 +49,8 @@ enum Verb {
         #[arg(long)]
         core: u32,
     },
+    /// How its volumes share the drive; with options, change it until the node's next start.
+    Qos(super::qos::PoolArgs),
     /// Write a checkpoint now; returns when it is durable.
     Checkpoint {
         /// Its name.
@@ -65,6 +67,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     match args.verb {
         Verb::Format(args) => return super::offline::format(&args, global),
         Verb::Check(args) => return super::offline::check(&args, global),
+        Verb::Qos(args) => return super::qos::pool(&args, global),
         Verb::List => list(global, &client().pools()?),
         Verb::Show { name } => show(global, &client().pool(&name)?),
         Verb::Bind { name, core } => {

@@ -132,6 +132,8 @@ enum Verb {
         /// The snapshot's name.
         to: String,
     },
+    /// Its share of the drive: reservation, weight, limits, latency target.
+    Qos(super::qos::VolumeArgs),
     /// Make a writable clone of a volume or a snapshot; costs nothing at any size.
     Clone {
         /// The volume or snapshot.
@@ -176,6 +178,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             global.done(&format!("deleted {name}; its space comes back in the background"));
         }
         Verb::Snapshot { name, to } => show(global, &client.snapshot(&name, &to)?),
+        Verb::Qos(args) => return super::qos::volume(&args, global),
         Verb::Clone { name, to } => show(global, &client.clone_volume(&name, &to)?),
     }
     Ok(ExitCode::Yes)

@@ -8,6 +8,7 @@ mod faults;
 mod moves;
 mod node;
 mod pools;
+mod qos;
 mod serve;
 mod supers;
 mod tokens;
@@ -95,6 +96,8 @@ fn declared() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(volumes::note))
         .routes(routes!(moves::list))
         .routes(routes!(moves::begin, moves::show, moves::cap, moves::abort))
+        .routes(routes!(qos::show_volume, qos::set_volume))
+        .routes(routes!(qos::show_pool, qos::set_pool))
         .routes(routes!(supers::acquire))
         .routes(routes!(supers::release))
         .routes(routes!(supers::break_lease))

@@ -9,6 +9,7 @@ mod text;
 pub use reference::reference;
 pub use text::{IoEngine, LogFormat, LogLevel, NodeToml};
 
+use segue_types::qos::{DriveProfile, SharePolicy};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,10 @@ pub struct PoolConfig {
     pub backing: Backing,
     /// Cap of the map page cache.
     pub cache_bytes: u64,
+    /// How its volumes share the drive.
+    pub policy: SharePolicy,
+    /// What is known of the drive.
+    pub profile: DriveProfile,
 }
 
 /// Files of a TLS server.
@@ -179,6 +184,15 @@ pub enum ConfigError {
     Key {
         /// The volume.
         volume: String,
+    },
+    /// Half a profile of the drive.
+    #[error(
+        "pool {pool:?} needs both of latency_target (at most 10s) and knee_depth (at most 4096), or neither; \
+         `segue drive calibrate` prints them"
+    )]
+    Profile {
+        /// The pool.
+        pool: String,
     },
     /// A size is out of its range.
     #[error("{key} is {is}, allowed are {min} to {max}", is = segue_types::format_size(*.is), min = segue_types::format_size(*.min), max = segue_types::format_size(*.max))]
@@ -352,7 +366,17 @@ fn judge_pools(pools: &[PoolToml]) -> Result<Vec<PoolConfig>, ConfigError> {
         {
             return Err(ConfigError::PoolTwice { what: path.display().to_string() });
         }
-        all.push(PoolConfig { name, backing, cache_bytes: pool.cache.0 });
+        let us = pool.latency_target.map_or(0, |target| target.0.as_micros());
+        if us > 10_000_000 || (us > 0) != (pool.knee_depth > 0) || pool.knee_depth > 4096 {
+            return Err(ConfigError::Profile { pool: name });
+        }
+        let profile = DriveProfile {
+            capacity_iops: pool.capacity_iops,
+            latency_target_us: us as u32,
+            knee_depth: pool.knee_depth,
+            write_cost_percent: pool.write_cost_percent,
+        };
+        all.push(PoolConfig { name, backing, cache_bytes: pool.cache.0, policy: pool.policy, profile });
     }
     if all.is_empty() { Err(ConfigError::NoPool) } else { Ok(all) }
 }

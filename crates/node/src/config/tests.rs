@@ -52,6 +52,8 @@ fn each_rule_names_cause_and_fix() {
         (format!("{POOL}[[key]]\nvolume='v'"), "exactly one of file and command"),
         (format!("{POOL}[[key]]\nvolume='/'\nfile='f'"), "the name of a volume"),
         (format!("{POOL}path = \"x\""), "exactly one of path and memory_bytes"),
+        (format!("{POOL}knee_depth = 8"), "needs both of latency_target"),
+        (format!("{POOL}policy = \"best\""), "unknown variant `best`"),
         (format!("{POOL}{POOL}"), "two pools share \"p\""),
         ("[[pool]]\nname='a'\npath='x'\n[[pool]]\nname='b'\npath='x'".to_owned(), "two pools share \"x\""),
         (listen("\"nonsense\""), "is not an address to listen on"),

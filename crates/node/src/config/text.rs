@@ -3,6 +3,7 @@
 //! Owns: the raw tree, its defaults and its documentation. Never: judges whether settings fit together.
 //! Invariant: an unknown key is an error, and every key has a default or is named when it is missing.
 
+use segue_types::qos::SharePolicy;
 use segue_types::{format_size, parse_size};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -278,6 +279,26 @@ section! {
         #[form("size", "16MiB")]
         #[serde(default = "default_cache")]
         cache: Size,
+        /// How its volumes share the drive: docs/qos.md. `segue pool qos` changes it until the next start.
+        #[form("fifo | strict | drr | slo | mclock", "mclock")]
+        #[serde(default)]
+        policy: SharePolicy,
+        /// 4 KiB reads per second that the drive sustains, as `segue drive calibrate` prints it; nine tenths may be reserved.
+        #[form("number", "not known")]
+        #[serde(default)]
+        capacity_iops: u64,
+        /// p95 of a 4 KiB read at which the drive is kept, as `segue drive calibrate` prints it. Needs `knee_depth`.
+        #[form("duration", "not governed")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        latency_target: Option<Span>,
+        /// 4 KiB reads in flight at the knee of the drive's latency curve, as `segue drive calibrate` prints it.
+        #[form("number", "not governed")]
+        #[serde(default)]
+        knee_depth: u32,
+        /// Cost of a 4 KiB write in hundredths of a read, as `segue drive calibrate` prints it.
+        #[form("number", "200 on a drive, 100 in memory")]
+        #[serde(default)]
+        write_cost_percent: u32,
     }
 }
 
