@@ -11,13 +11,8 @@ use segue_types::Share;
 use segue_types::api::{
     AcquireLease, ApiError, ApiErrorKind, BindPool, BoundPool, CollapseReply, CreateVolume, InjectRequest,
     IntegrityEvent, LeaseGrant, MoveInfo, MoveRate, MoveRequest, NewName, NodeInfo, Note, PoolInfo, Recoveries,
-    ResizeVolume, RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits,
-    UnlockVolume, VolumeInfo,
-    IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, RecoveryScope, ResizeVolume,
-    RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, UnlockVolume,
-    VolumeInfo,
-    IntegrityEvent, LeaseGrant, NewName, NodeInfo, Note, PoolInfo, Recoveries, ResizeVolume, RevokeTokens, ScrubStatus,
-    SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant, TokenLimits, TopInfo, UnlockVolume, VolumeInfo,
+    RecoveryScope, ResizeVolume, RevokeTokens, ScrubStatus, SecretHex, SuperGrant, SuperRef, SuperRequest, TokenGrant,
+    TokenLimits, TopInfo, UnlockVolume, VolumeInfo,
 };
 use segue_types::qos::{PoolQos, SetPoolQos, VolumeQos};
 use serde::Serialize;

@@ -37,7 +37,7 @@ pub fn sharing_of(policy: SharePolicy, profile: &DriveProfile, memory: bool) -> 
 
 /// An attached volume's figures.
 pub fn volume_qos(pool: &str, volume: VolumeSharing) -> VolumeQos {
-    let VolumeSharing { name, share, stats } = volume;
+    let VolumeSharing { name, share, stats, .. } = volume;
     let waited = Reason::ALL.iter().zip(stats.waited_ns).filter(|(_, ns)| *ns > 0);
     VolumeQos {
         volume: name,
