@@ -18,6 +18,9 @@ use sha2::{Digest, Sha256};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+/// Times that a volume is looked for again when it was not where it was found.
+const LOOKS_AGAIN_MAX: u8 = 3;
+
 /// A pool that has the volume.
 pub(super) struct Found {
     place: usize,
@@ -116,7 +119,7 @@ impl Core {
         };
         conn.phase = Phase::Waiting;
         let name = export.volume.clone();
-        let lookup = Lookup { export, enter, asked: 0, names: Vec::new(), found: None };
+        let lookup = Lookup { export, enter, asked: 0, again: 0, names: Vec::new(), found: None };
         conn.lookup = Some(Box::new(lookup));
         self.ask_all(id, || AdminOp::Show { name: name.clone() });
     }
@@ -126,7 +129,8 @@ impl Core {
         let conn = &mut self.conns[id];
         conn.phase = Phase::Waiting;
         let export = ExportName { volume: String::new(), access: ExportAccess::ReadOnly, token: None };
-        conn.lookup = Some(Box::new(Lookup { export, enter: false, asked: 0, names: Vec::new(), found: None }));
+        conn.lookup =
+            Some(Box::new(Lookup { export, enter: false, asked: 0, again: 0, names: Vec::new(), found: None }));
         self.ask_all(id, || AdminOp::List);
     }
 
@@ -260,8 +264,16 @@ impl Core {
                 self.answer_lookup(id, Ok(info));
             }
             Ok(other) => unreachable!("an attach is answered by an attachment, not {other:?}"),
+            // It was there when it was found: it may have moved to another pool since.
+            Err(AdminError::NotFound | AdminError::Conflict(_)) if self.may_look_again(id) => self.look_again(id),
             Err(error) => self.answer_lookup(id, Err(refusal(&error))),
         }
+    }
+
+    fn may_look_again(&mut self, id: u32) -> bool {
+        let lookup = self.conns[id].lookup.as_mut().expect("a lookup is on");
+        lookup.again += 1;
+        lookup.again <= LOOKS_AGAIN_MAX
     }
 
     fn answer_lookup(&mut self, id: u32, answer: Result<ExportInfo, Refusal>) {

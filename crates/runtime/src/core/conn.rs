@@ -53,6 +53,8 @@ pub(super) struct Lookup {
     pub(super) export: ExportName,
     pub(super) enter: bool,
     pub(super) asked: usize,
+    /// Times that it was asked again, because the volume moved between the answer and the attach.
+    pub(super) again: u8,
     pub(super) names: Vec<String>,
     pub(super) found: Option<super::attach::Found>,
 }

@@ -162,7 +162,8 @@ impl Core {
         let (pool, attach, slot) = (conn.pool, conn.attach.take(), conn.slot.take());
         let mut export = conn.export.as_deref().expect("an attached connection has an export").clone();
         export.volume.clone_from(&conn.volume);
-        conn.lookup = Some(Box::new(Lookup { export, enter: true, asked: 0, names: Vec::new(), found: None }));
+        conn.lookup =
+            Some(Box::new(Lookup { export, enter: true, asked: 0, again: 0, names: Vec::new(), found: None }));
         (conn.pool, conn.phase) = (NO_POOL, Phase::Waiting);
         if let Some(slot) = slot {
             self.leave_share(pool, slot);
