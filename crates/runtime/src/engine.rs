@@ -110,7 +110,7 @@ pub(crate) fn open_slice(
 
 /// Opens the engine on an open drive; formats it first when it is memory.
 pub(crate) fn open_on(drive: &mut Drive, mem: &mut Mem, options: &EngineOptions) -> Result<Engine, EngineOpenError> {
-    if !matches!(drive, Drive::File(_)) {
+    if matches!(drive, Drive::Memory(_) | Drive::Modelled(_)) {
         format(drive.block_dev(), true)?;
     }
     open(drive.block_dev(), mem, options)
@@ -119,7 +119,11 @@ pub(crate) fn open_on(drive: &mut Drive, mem: &mut Mem, options: &EngineOptions)
 impl PoolSpec {
     /// A pool of the volume engine. A file must have been formatted before; memory is formatted now.
     pub fn engine(name: &str, drive: DriveSpec, options: EngineOptions) -> PoolSpec {
-        let memory = !matches!(drive, DriveSpec::File { .. });
+        // Named one by one: a kind of drive that is forgotten here must not be formatted.
+        let memory = match drive {
+            DriveSpec::Memory { .. } | DriveSpec::Modelled { .. } => true,
+            DriveSpec::File { .. } | DriveSpec::Shared(_) => false,
+        };
         let open = Box::new(move |dev: &mut dyn BlockDev, mem: &mut Mem| {
             if memory {
                 format(dev, true)?;
