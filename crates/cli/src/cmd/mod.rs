@@ -3,6 +3,7 @@
 //! Owns: their arguments and what they print. Never: decides anything that the node should decide.
 //! Invariant: every verb has a `--json` form with a schema.
 
+mod balance;
 pub mod completions;
 pub mod config;
 pub mod drive;

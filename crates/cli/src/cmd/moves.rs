@@ -51,7 +51,7 @@ pub struct Abort {
 }
 
 /// A size, per second or not.
-fn parse_rate(text: &str) -> Result<u64, segue_types::ParseSizeError> {
+pub(super) fn parse_rate(text: &str) -> Result<u64, segue_types::ParseSizeError> {
     let size = text.strip_suffix("/s").unwrap_or(text);
     if size == "0" { Ok(0) } else { parse_size(size) }
 }

@@ -31,6 +31,8 @@ enum Verb {
         #[arg(long, default_value_t = 30, value_name = "SECONDS")]
         wait: u64,
     },
+    /// Make the one move that evens out cores and drives most, if one is worth it.
+    Balance(super::balance::Args),
     /// Make tasks of the node panic on purpose, where its configuration allows that.
     Inject(super::inject::Args),
     /// Show what recovers together: declared scopes, and what their tasks' locks say.
@@ -52,6 +54,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Verb::Start(args) => return super::start::run(args, global),
         Verb::Status => status(global, &global.client().node()?),
         Verb::Stop { wait } => stop(global, Duration::from_secs(wait))?,
+        Verb::Balance(args) => return super::balance::run(&args, global),
         Verb::Inject(args) => super::inject::run(&args, global)?,
         Verb::Scopes => super::scopes::run(global)?,
         Verb::Recoveries => super::inject::recoveries(global, &global.client().recoveries()?),
