@@ -66,8 +66,12 @@ pub fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     let plan = facts.plan();
     if !args.dry_run {
         match &plan {
-            Plan::BindPool { pool, core } => drop(client.bind_pool(pool, *core)?),
-            Plan::MoveVolume { volume, pool, .. } => drop(client.begin_move(volume, &request(pool, args.rate))?),
+            Plan::BindPool { pool, core } => {
+                client.bind_pool(pool, *core)?;
+            }
+            Plan::MoveVolume { volume, pool, .. } => {
+                client.begin_move(volume, &request(pool, args.rate))?;
+            }
             Plan::Nothing => {}
         }
     }
