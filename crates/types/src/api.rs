@@ -664,7 +664,7 @@ shape! {
         pub queued: u64,
         /// 95th percentile of the drive's latency as the governor saw it last, ns.
         pub drive_p95_ns: u64,
-        /// Bytes a write may still allocate.
+        /// Bytes a write may still allocate; of a slice with what it may lease.
         pub free_bytes: u64,
         /// Bytes of the drive.
         pub capacity_bytes: u64,

@@ -122,7 +122,7 @@ fn list(global: &Global, pools: &[PoolInfo]) {
                 p.name.clone(),
                 p.drive.clone(),
                 human_bytes(p.capacity_bytes),
-                human_bytes(p.free_bytes),
+                human_bytes(p.free_bytes + p.shared_free_bytes),
                 p.volumes.to_string(),
                 state(p),
             ]);
@@ -139,7 +139,8 @@ fn show(global: &Global, p: &PoolInfo) {
             ("core", p.core.to_string()),
             ("state", state(p)),
             ("size", human_bytes(p.capacity_bytes)),
-            ("free", human_bytes(p.free_bytes)),
+            ("free", human_bytes(p.free_bytes + p.shared_free_bytes)),
+            ("of it shared", human_bytes(p.shared_free_bytes)),
             ("pending", human_bytes(p.pending_bytes)),
             ("volumes", p.volumes.to_string()),
             ("layers", p.layers.to_string()),

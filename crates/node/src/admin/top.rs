@@ -73,7 +73,7 @@ async fn look(api: &Api, port: &Port) -> Result<(TopPool, Vec<TopVolume>), CoreG
         window: sharing.drive.window,
         queued: sharing.drive.queued,
         drive_p95_ns: sharing.drive.p95_ns,
-        free_bytes: state.free_bytes,
+        free_bytes: state.free_bytes + port.shared_free_bytes(),
         capacity_bytes: state.capacity_bytes,
         cleaning: state.cleaning,
         racing: all.iter().filter(|v| v.phase != SuperPhase::None).count() as u64,
