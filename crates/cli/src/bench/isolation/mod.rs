@@ -45,10 +45,10 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     victims: Vec<Victim>,
     /// Length of each measurement, seconds.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.4)]
     seconds: f64,
     /// Rounds; ratios are made within a round, and reported as medians over rounds.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// A look in a minute: three rounds of 0.4 s, one victim, mclock and fifo.
     #[arg(long)]
