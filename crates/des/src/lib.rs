@@ -28,5 +28,5 @@ mod trace;
 pub use chance::Chance;
 pub use drive::{Cut, Drive, DriveOp, DriveStats, Ended, Faults, POWER_IS_OFF_ERRNO, Timing};
 pub use image::Image;
-pub use queue::{EventId, Queue};
+pub use queue::{EventId, Queue, Ties};
 pub use trace::TraceHash;

@@ -19,10 +19,21 @@ struct Slot<E> {
     event: Option<E>,
 }
 
+/// What comes first among events of equal time and tie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ties {
+    /// The one scheduled first.
+    #[default]
+    Fifo,
+    /// The one scheduled last.
+    Lifo,
+}
+
 /// Events in virtual time. Time never goes back: an event scheduled in the past happens now.
 pub struct Queue<E> {
     now: Nanos,
     seq: u64,
+    ties: Ties,
     heap: BinaryHeap<Reverse<(Nanos, u64, u64, u32)>>,
     slots: Vec<Slot<E>>,
     free: Vec<u32>,
@@ -37,7 +48,12 @@ impl<E> Default for Queue<E> {
 impl<E> Queue<E> {
     /// An empty queue at time 0.
     pub const fn new() -> Queue<E> {
-        Queue { now: 0, seq: 0, heap: BinaryHeap::new(), slots: Vec::new(), free: Vec::new() }
+        Queue::with_ties(Ties::Fifo)
+    }
+
+    /// An empty queue at time 0 with a rule for equal times and ties.
+    pub const fn with_ties(ties: Ties) -> Queue<E> {
+        Queue { now: 0, seq: 0, ties, heap: BinaryHeap::new(), slots: Vec::new(), free: Vec::new() }
     }
 
     /// Time of the last popped event, nanoseconds.
@@ -65,7 +81,11 @@ impl<E> Queue<E> {
                 (self.slots.len() - 1) as u32
             }
         };
-        self.heap.push(Reverse((time.max(self.now), tie, self.seq, slot)));
+        let order = match self.ties {
+            Ties::Fifo => self.seq,
+            Ties::Lifo => !self.seq,
+        };
+        self.heap.push(Reverse((time.max(self.now), tie, order, slot)));
         EventId { slot, seq: self.seq }
     }
 

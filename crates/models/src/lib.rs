@@ -4,4 +4,5 @@
 //! Invariant: a seed gives one result.
 
 pub mod rcs;
+pub mod storage;
 pub mod summary;

@@ -1,0 +1,266 @@
+//! The accounts of a run: bytes, windows, bids.
+//!
+//! Owns: what must hold in every run, whatever the protocol. Never: lets a protocol answer for itself.
+//! Invariant: a violation ends the run with the first fact that broke a rule.
+
+use super::chunks::ChunkId;
+use segue_types::Nanos;
+
+/// A rule that a run broke: a bug of the protocol or of its model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Violation {
+    /// Two accepted windows of one node overlap.
+    #[error("at {now_ns} ns: {side} {node}: window {left_ns}..{right_ns} overlaps {other_left_ns}..{other_right_ns}")]
+    Overlap {
+        /// When.
+        now_ns: Nanos,
+        /// Which side.
+        side: &'static str,
+        /// Which node of that side.
+        node: u32,
+        /// The later window.
+        left_ns: Nanos,
+        /// Its end.
+        right_ns: Nanos,
+        /// The window that was there.
+        other_left_ns: Nanos,
+        /// Its end.
+        other_right_ns: Nanos,
+    },
+    /// A bid was settled twice, or never made.
+    #[error("at {now_ns} ns: target {target} settles a bid for chunk {chunk} that is not open")]
+    NoSuchBid {
+        /// When.
+        now_ns: Nanos,
+        /// Which target.
+        target: u32,
+        /// Which chunk.
+        chunk: u32,
+    },
+    /// A target has two open bids of one round of one chunk.
+    #[error("at {now_ns} ns: target {target} bids twice for chunk {chunk} in one round")]
+    DoubleBid {
+        /// When.
+        now_ns: Nanos,
+        /// Which target.
+        target: u32,
+        /// Which chunk.
+        chunk: u32,
+    },
+    /// A chunk finished without its copies on as many different targets.
+    #[error("at {now_ns} ns: chunk {chunk} is done with {stored} different copies of {copies}")]
+    Copies {
+        /// When.
+        now_ns: Nanos,
+        /// Which chunk.
+        chunk: u32,
+        /// Copies that different targets stored.
+        stored: u32,
+        /// Copies wanted.
+        copies: u32,
+    },
+    /// Bytes appeared or vanished between sending, receiving and storing.
+    #[error(
+        "at {now_ns} ns: bytes are not conserved: {sent_bytes} sent, {received_bytes} received, {stored_bytes} stored"
+    )]
+    Bytes {
+        /// When.
+        now_ns: Nanos,
+        /// Sent by initiators.
+        sent_bytes: u64,
+        /// Received by targets.
+        received_bytes: u64,
+        /// On media.
+        stored_bytes: u64,
+    },
+    /// A drive with work was idle.
+    #[error("at {now_ns} ns: the drive of target {target} was idle with work to do, or did more than its rate allows")]
+    Idle {
+        /// When.
+        now_ns: Nanos,
+        /// Which target.
+        target: u32,
+    },
+}
+
+/// Accepted windows of many nodes that may not overlap.
+pub struct Windows {
+    side: &'static str,
+    of: Vec<Vec<(Nanos, Nanos)>>,
+    gap_ns: Nanos,
+    /// Overlaps seen, for protocols that are known to have them.
+    pub overlaps: u64,
+}
+
+impl Windows {
+    /// For `nodes` nodes; windows must be `gap_ns` apart.
+    pub fn new(side: &'static str, nodes: u32, gap_ns: Nanos) -> Windows {
+        Windows { side, of: vec![Vec::new(); nodes as usize], gap_ns, overlaps: 0 }
+    }
+
+    /// Adds `left_ns..right_ns` of a node.
+    ///
+    /// # Errors
+    /// When it overlaps one that is there.
+    pub fn add(&mut self, now: Nanos, node: u32, left_ns: Nanos, right_ns: Nanos) -> Result<(), Violation> {
+        let windows = &mut self.of[node as usize];
+        windows.retain(|(_, right)| *right + 1_000_000 > now);
+        let gap = self.gap_ns;
+        let clash = windows.iter().find(|(l, r)| left_ns < r + gap && *l < right_ns + gap).copied();
+        windows.push((left_ns, right_ns));
+        match clash {
+            None => Ok(()),
+            Some((other_left_ns, other_right_ns)) => {
+                self.overlaps += 1;
+                let (side, now_ns) = (self.side, now);
+                Err(Violation::Overlap { now_ns, side, node, left_ns, right_ns, other_left_ns, other_right_ns })
+            }
+        }
+    }
+
+    /// Takes a window back that was given up, or replaces its end by an earlier one (`right_ns` of `None` removes it).
+    pub fn shorten(&mut self, node: u32, left_ns: Nanos, right_ns: Option<Nanos>) {
+        let windows = &mut self.of[node as usize];
+        if let Some(at) = windows.iter().rposition(|(left, _)| *left == left_ns) {
+            match right_ns {
+                Some(right_ns) => windows[at].1 = windows[at].1.min(right_ns),
+                None => drop(windows.swap_remove(at)),
+            }
+        }
+    }
+}
+
+/// The accounts of a run.
+pub struct Audit {
+    /// Accepted windows at targets.
+    pub targets: Windows,
+    /// Accepted windows at initiators.
+    pub initiators: Windows,
+    bids: Vec<Vec<(ChunkId, u32)>>,
+    sent_bytes: u64,
+    received_bytes: u64,
+    stored_bytes: u64,
+    copies: Vec<Vec<u32>>,
+    drives: Vec<Busy>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Busy {
+    until_ns: Nanos,
+}
+
+impl Audit {
+    /// Empty accounts.
+    pub fn new(initiators: u32, targets: u32) -> Audit {
+        Audit {
+            targets: Windows::new("target", targets, 0),
+            initiators: Windows::new("initiator", initiators, 0),
+            bids: vec![Vec::new(); targets as usize],
+            sent_bytes: 0,
+            received_bytes: 0,
+            stored_bytes: 0,
+            copies: Vec::new(),
+            drives: vec![Busy::default(); targets as usize],
+        }
+    }
+
+    /// A target made a bid in a round of a chunk's negotiation.
+    ///
+    /// # Errors
+    /// When it has one already.
+    pub fn bid(&mut self, now_ns: Nanos, target: u32, chunk: ChunkId, round: u32) -> Result<(), Violation> {
+        let open = &mut self.bids[target as usize];
+        if open.contains(&(chunk, round)) {
+            return Err(Violation::DoubleBid { now_ns, target, chunk: chunk.0 });
+        }
+        open.push((chunk, round));
+        Ok(())
+    }
+
+    /// A target's bid was accepted, cancelled or expired.
+    ///
+    /// # Errors
+    /// When there is no such bid, or it was settled before.
+    pub fn settle(&mut self, now_ns: Nanos, target: u32, chunk: ChunkId, round: u32) -> Result<(), Violation> {
+        let open = &mut self.bids[target as usize];
+        match open.iter().position(|bid| *bid == (chunk, round)) {
+            Some(at) => {
+                open.swap_remove(at);
+                Ok(())
+            }
+            None => Err(Violation::NoSuchBid { now_ns, target, chunk: chunk.0 }),
+        }
+    }
+
+    /// Bids that are neither accepted nor cancelled.
+    pub fn open_bids(&self) -> usize {
+        self.bids.iter().map(Vec::len).sum()
+    }
+
+    /// An initiator put `bytes` of a copy on its link (of a multicast: once per receiver).
+    pub fn sent(&mut self, bytes: u64) {
+        self.sent_bytes += bytes;
+    }
+
+    /// The last byte of a copy came; the drive of `target` works on it from `from_ns` to `until_ns`, which takes `takes_ns`.
+    ///
+    /// # Errors
+    /// When more came than was sent, or the drive is not FIFO and busy whenever it has work.
+    pub fn received(
+        &mut self,
+        now_ns: Nanos,
+        target: u32,
+        bytes: u64,
+        until_ns: Nanos,
+        takes_ns: Nanos,
+    ) -> Result<(), Violation> {
+        self.received_bytes += bytes;
+        let drive = &mut self.drives[target as usize];
+        if until_ns != drive.until_ns.max(now_ns) + takes_ns {
+            return Err(Violation::Idle { now_ns, target });
+        }
+        drive.until_ns = until_ns;
+        self.conserved(now_ns)
+    }
+
+    /// A copy is on the medium of `target`.
+    ///
+    /// # Errors
+    /// When more is stored than was received.
+    pub fn stored(&mut self, now_ns: Nanos, target: u32, chunk: ChunkId, bytes: u64) -> Result<(), Violation> {
+        self.stored_bytes += bytes;
+        if self.copies.len() <= chunk.0 as usize {
+            self.copies.resize(chunk.0 as usize + 1, Vec::new());
+        }
+        let copies = &mut self.copies[chunk.0 as usize];
+        if !copies.contains(&target) {
+            copies.push(target);
+        }
+        self.conserved(now_ns)
+    }
+
+    /// An initiator calls a chunk done.
+    ///
+    /// # Errors
+    /// When fewer than `copies` different targets have it.
+    pub fn done(&mut self, now_ns: Nanos, chunk: ChunkId, copies: u32) -> Result<(), Violation> {
+        let stored = self.copies.get(chunk.0 as usize).map_or(0, |c| c.len() as u32);
+        if stored < copies {
+            return Err(Violation::Copies { now_ns, chunk: chunk.0, stored, copies });
+        }
+        Ok(())
+    }
+
+    /// Whether bytes are conserved now.
+    ///
+    /// # Errors
+    /// When they are not.
+    pub fn conserved(&self, now_ns: Nanos) -> Result<(), Violation> {
+        let (sent_bytes, received_bytes, stored_bytes) = (self.sent_bytes, self.received_bytes, self.stored_bytes);
+        if stored_bytes <= received_bytes && received_bytes <= sent_bytes {
+            Ok(())
+        } else {
+            Err(Violation::Bytes { now_ns, sent_bytes, received_bytes, stored_bytes })
+        }
+    }
+}
