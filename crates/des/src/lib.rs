@@ -21,12 +21,24 @@
 
 mod chance;
 mod drive;
+mod framing;
+mod host;
 mod image;
+mod latency;
+mod link;
 mod queue;
+mod span;
+mod store;
 mod trace;
 
 pub use chance::Chance;
 pub use drive::{Cut, Drive, DriveOp, DriveStats, Ended, Faults, POWER_IS_OFF_ERRNO, Timing};
+pub use framing::{Framing, bytes_ns};
+pub use host::{Delivery, Host, HostClock, Life};
 pub use image::Image;
+pub use latency::Latency;
+pub use link::{Class, Link, LinkSpec, LinkStats, MILLION, Sent};
 pub use queue::{EventId, Queue, Ties};
+pub use span::Span;
+pub use store::{Failing, Policy, Served, Store, StoreSpec, StoreStats};
 pub use trace::TraceHash;
