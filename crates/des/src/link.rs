@@ -188,8 +188,9 @@ impl Link {
 
     /// Data accepted and not fully sent at `now`, bytes.
     pub fn waiting_bytes(&mut self, now: Nanos) -> u64 {
-        while let Some((_, bytes)) = self.waiting.pop_front_if(|(done_ns, _)| *done_ns <= now) {
+        while let Some((_, bytes)) = self.waiting.front().filter(|(done_ns, _)| *done_ns <= now) {
             self.waiting_bytes -= bytes;
+            self.waiting.pop_front();
         }
         self.waiting_bytes
     }

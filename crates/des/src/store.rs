@@ -198,7 +198,9 @@ impl Store {
 
     /// Operations waiting or in service.
     pub fn depth(&mut self, now: Nanos) -> usize {
-        while self.ends.pop_front_if(|end_ns| *end_ns <= now).is_some() {}
+        while self.ends.front().is_some_and(|end_ns| *end_ns <= now) {
+            self.ends.pop_front();
+        }
         self.ends.len()
     }
 
