@@ -21,6 +21,8 @@
 
 mod chance;
 mod drive;
+mod flows;
+mod frames;
 mod framing;
 mod host;
 mod image;
@@ -33,6 +35,8 @@ mod trace;
 
 pub use chance::Chance;
 pub use drive::{Cut, Drive, DriveOp, DriveStats, Ended, Faults, POWER_IS_OFF_ERRNO, Timing};
+pub use flows::{FlowId, Flows, UNCAPPED};
+pub use frames::{FrameFlow, FrameNet};
 pub use framing::{Framing, bytes_ns};
 pub use host::{Delivery, Host, HostClock, Life};
 pub use image::Image;
