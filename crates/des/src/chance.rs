@@ -26,7 +26,16 @@ impl Chance {
         Chance::new(hash.value())
     }
 
+    /// An independent stream for the `number`-th user of a kind (a node, a link): as [`Chance::stream`], without making
+    /// a name for each.
+    pub fn stream_of(&self, name: &str, number: u64) -> Chance {
+        let mut hash = crate::TraceHash::new();
+        hash.number(self.seed).bytes(name.as_bytes()).number(number);
+        Chance::new(hash.value())
+    }
+
     /// The next 64 bits.
+    #[inline]
     pub fn bits(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -44,6 +53,7 @@ impl Chance {
     ///
     /// # Panics
     /// When `bound` is 0.
+    #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "no number is below 0");
         // Multiply-shift; the bias is below 2^-32 for every bound a simulation uses.
@@ -119,7 +129,11 @@ impl Chance {
 
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
+    mixed(*state)
+}
+
+/// Scatters 64 bits; a bijection.
+pub(crate) const fn mixed(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
@@ -146,6 +160,24 @@ mod tests {
         b.bits();
         assert_eq!(a.bits(), alone[0]);
         assert_ne!(root.stream("a"), root.stream("b"));
+    }
+
+    #[test]
+    fn streams_of_a_kind_are_as_many_as_their_numbers() {
+        let root = Chance::new(7);
+        let mut first: Vec<u64> = (0..10_000).map(|node| root.stream_of("node", node).bits()).collect();
+        first.push(root.stream("node").bits());
+        first.push(root.stream_of("link", 0).bits());
+        first.push(Chance::new(8).stream_of("node", 0).bits());
+        assert_eq!(first[3], root.stream_of("node", 3).bits());
+        first.sort_unstable();
+        first.dedup();
+        assert_eq!(first.len(), 10_003);
+        assert_eq!(
+            root.stream_of("node", 1).bits(),
+            5979055375164723055,
+            "a change makes every printed seed worthless"
+        );
     }
 
     #[test]

@@ -20,12 +20,14 @@
 //! ```
 
 mod chance;
+mod dist;
 mod drive;
 mod flows;
 mod frames;
 mod framing;
 mod host;
 mod image;
+mod ladder;
 mod latency;
 mod link;
 mod queue;
@@ -34,6 +36,7 @@ mod store;
 mod trace;
 
 pub use chance::Chance;
+pub use dist::{Dist, DistError, Empirical, Weighted};
 pub use drive::{Cut, Drive, DriveOp, DriveStats, Ended, Faults, POWER_IS_OFF_ERRNO, Timing};
 pub use flows::{FlowId, Flows, UNCAPPED};
 pub use frames::{FrameFlow, FrameNet};
