@@ -16,6 +16,7 @@ mod exit;
 mod failover;
 mod out;
 mod reproduce;
+mod sim;
 mod soak;
 mod top;
 
@@ -99,6 +100,8 @@ nouns! {
     Bench => bench;
     /// Published experiments, run again beside the published figures.
     Reproduce => reproduce;
+    /// Storage nodes by the thousand in virtual time: run a model, list them.
+    Sim => sim;
     /// The node's configuration file.
     Config => cmd::config;
     /// Write shell completions to stdout.
