@@ -204,12 +204,12 @@ impl Store {
         self.ends.len()
     }
 
-    /// Services that begin in the span take `permille` thousandths of their time; 1000 is the drive's own.
+    /// Services that begin in the span run at `permille` thousandths of the drive's own speed.
     ///
     /// # Panics
-    /// When `permille` is 0.
+    /// When `permille` is 0: a drive that does not move fails silently.
     pub fn slow(&mut self, span: Span, permille: u64) {
-        assert!(permille > 0, "no drive is infinitely fast");
+        assert!(permille > 0, "a drive that never ends a service");
         self.slow.add(span, permille);
     }
 
@@ -236,7 +236,7 @@ impl Store {
         let own_ns = self.spec.transfer_ns(bytes);
         let factors = self.slow.at(start_ns).map(|(_, permille)| permille);
         let plain_ns = own_ns + self.spec.access.draw(chance);
-        let service_ns = factors.fold(plain_ns, |ns, permille| ns * permille / 1000);
+        let service_ns = factors.fold(plain_ns, |ns, permille| ns * 1000 / permille);
         self.free_ns = start_ns + service_ns;
         let answer_ns = self.spec.answer.draw(chance) + self.spec.crowding_ns(self.free_ns - now, own_ns);
         self.stats.busy_ns += service_ns;

@@ -78,7 +78,7 @@ fn latencies_occupy_the_drive_or_do_not() {
 fn fault_slow_failing_and_full_drives() {
     let mut chance = Chance::new(1);
     let mut drive = Store::new(StoreSpec { depth_max: 2, ..StoreSpec::surge(1000, Policy::WriteThrough) });
-    drive.slow(Span::new(1_000_000, 1_500_000), 5000);
+    drive.slow(Span::new(1_000_000, 1_500_000), 200);
     done(drive.write(0, MIB, &mut chance));
     assert_eq!(done(drive.write(0, MIB, &mut chance)).1, 6_000_000, "its service begins in the slow span");
     assert_eq!(drive.write(0, MIB, &mut chance), Served::Full);

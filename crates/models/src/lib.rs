@@ -6,3 +6,4 @@
 pub mod rcs;
 pub mod storage;
 pub mod summary;
+pub mod surge;

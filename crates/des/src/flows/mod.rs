@@ -31,6 +31,13 @@ pub struct FlowId {
     slot: u32,
 }
 
+impl FlowId {
+    /// A small number to keep the caller's facts under; free for another flow when this one ended.
+    pub const fn slot(self) -> usize {
+        self.slot as usize
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Flow {
     number: u64,

@@ -251,6 +251,11 @@ impl Audit {
         Ok(())
     }
 
+    /// Sent and not received yet, bytes.
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.sent_bytes - self.received_bytes
+    }
+
     /// Whether bytes are conserved now.
     ///
     /// # Errors

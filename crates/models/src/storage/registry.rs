@@ -39,7 +39,7 @@ pub struct Model {
 }
 
 /// All models.
-pub const MODELS: &[Model] = &[];
+pub const MODELS: &[Model] = &[crate::surge::CCPI, crate::surge::AIMD];
 
 /// The model of this name.
 pub fn find(name: &str) -> Option<&'static Model> {

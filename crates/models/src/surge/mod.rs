@@ -1,0 +1,16 @@
+//! The storage models of SURGE (hqr/surge, 2016), by SURGE's names.
+//!
+//! Owns: their protocols and their worlds. Never: a scenario, a loop or an account; those are `storage`'s.
+//! Invariant: what a model takes from SURGE and what it infers is said in its own page.
+
+mod aimd;
+mod ccpi;
+#[cfg(test)]
+mod tests;
+mod unicast;
+
+pub use aimd::MODEL as AIMD;
+pub use ccpi::MODEL as CCPI;
+
+#[cfg(test)]
+const MODELS: &[&crate::storage::registry::Model] = &[&CCPI, &AIMD];

@@ -1,0 +1,133 @@
+//! The models of SURGE against its results, over random scenarios, and repeated.
+//!
+//! Owns: runs of whole models. Never: a tolerance that a wrong model would pass; the canaries prove it.
+//! Invariant: every run checks the accounts.
+
+use super::aimd::Aimd;
+use super::*;
+use crate::storage::registry::Model;
+use crate::storage::{Acknowledge, Arrivals, Options, Outcome, Placement, Scenario, Sizes, Slow, run};
+use segue_des::Chance;
+
+/// SURGE's table (reference 2.3): 90 x 90, acknowledged early, from a cold start.
+fn published(chunk: u64, mib_per_s: u64) -> Scenario {
+    Scenario {
+        sizes: Sizes::Fixed(chunk),
+        drive_bytes_per_s: mib_per_s << 20,
+        acknowledge: Acknowledge::WriteBack,
+        run_ns: if chunk > 1 << 18 { 40_000_000 } else { 10_000_000 },
+        ..Scenario::default()
+    }
+}
+
+fn outcome(model: &Model, scenario: &Scenario, seed: u64) -> Outcome {
+    (model.run)(scenario, Options::new(), seed, &mut |_| {}).expect("no rule is broken")
+}
+
+/// Mean latency in microseconds and GB/s, over seeds.
+fn figures(model: &Model, scenario: &Scenario, seeds: u64) -> (f64, f64) {
+    let (mut mean, mut rate) = (0.0, 0.0);
+    for seed in 1..=seeds {
+        let outcome = outcome(model, scenario, seed);
+        let latencies = outcome.latencies_ns(scenario);
+        mean += latencies.iter().sum::<u64>() as f64 / latencies.len() as f64 / 1e3;
+        rate += outcome.bytes_per_s(scenario) / 1e9;
+    }
+    (mean / seeds as f64, rate / seeds as f64)
+}
+
+/// How far ours are from theirs, as shares of theirs.
+fn apart(ours: (f64, f64), theirs: (f64, f64)) -> f64 {
+    (ours.0 / theirs.0 - 1.0).abs().max((ours.1 / theirs.1 - 1.0).abs())
+}
+
+const KIB: u64 = 1 << 10;
+
+#[test]
+fn golden_models_5_and_6_are_surges() {
+    for (model, chunk, drive, theirs) in [
+        (&CCPI, 128 * KIB, 400, (1262.7, 8.47)),
+        (&CCPI, 128 * KIB, 1000, (741.6, 15.07)),
+        (&CCPI, 1024 * KIB, 400, (9360.6, 7.92)),
+        (&CCPI, 1024 * KIB, 1000, (5908.7, 14.68)),
+        (&AIMD, 128 * KIB, 400, (1590.6, 6.79)),
+        (&AIMD, 128 * KIB, 1000, (1310.6, 8.35)),
+        (&AIMD, 1024 * KIB, 400, (10_223.1, 7.71)),
+        (&AIMD, 1024 * KIB, 1000, (5763.1, 14.71)),
+    ] {
+        let ours = figures(model, &published(chunk, drive), 3);
+        assert!(apart(ours, theirs) < 0.1, "{} {chunk} at {drive} MiB/s: {ours:?}, SURGE {theirs:?}", model.name);
+    }
+}
+
+#[test]
+fn canary_a_faster_link_is_not_surges() {
+    let mut scenario = published(128 * KIB, 1000);
+    scenario.fabric.link_bits_per_s = 12_500_000_000;
+    assert!(apart(figures(&CCPI, &scenario, 3), (741.6, 15.07)) > 0.1);
+    assert!(apart(figures(&AIMD, &scenario, 3), (1310.6, 8.35)) > 0.1);
+}
+
+fn random_scenario(seed: u64) -> Scenario {
+    let mut chance = Chance::new(seed).stream("scenario");
+    let c = &mut chance;
+    let mut scenario = Scenario {
+        initiators: c.between(1, 40) as u32,
+        targets: c.between(2, 6) as u32 * 9,
+        copies: c.between(1, 4) as u32,
+        drive_bytes_per_s: c.between(100, 2000) << 20,
+        run_ns: 2_000_000,
+        ..Scenario::default()
+    };
+    if c.odds(1, 2) {
+        scenario.sizes = Sizes::Powers(4 * KIB, 256 * KIB);
+    }
+    scenario.arrivals = match c.below(3) {
+        0 => Arrivals::Closed { stagger_ns: 0 },
+        1 => Arrivals::Closed { stagger_ns: 500_000 },
+        _ => Arrivals::Open { load_permille: c.between(200, 1500) },
+    };
+    if c.odds(1, 3) {
+        scenario.placement = Placement::Hot { groups: 1, permille: 700 };
+    }
+    if c.odds(1, 3) {
+        scenario.slow = vec![Slow { target: c.below(18) as u32, permille: c.between(50, 900) }];
+    }
+    if c.odds(1, 2) {
+        scenario.acknowledge = Acknowledge::WriteBack;
+    }
+    scenario.fabric.link_bits_per_s = c.between(1, 40) * 1_000_000_000;
+    scenario.fabric.trip_ns = c.below(20_000);
+    scenario.check().expect("a sound scenario");
+    scenario
+}
+
+#[test]
+fn sim_random_scenarios_keep_every_rule() {
+    for model in MODELS {
+        let mut done = 0;
+        for seed in 0..25 {
+            let scenario = random_scenario(seed);
+            let first = outcome(model, &scenario, seed);
+            assert_eq!(first, outcome(model, &scenario, seed), "{} seed {seed} does not repeat", model.name);
+            done += first.done.len();
+        }
+        assert!(done > 500, "{}: {done} chunks in 25 runs", model.name);
+    }
+}
+
+#[test]
+fn golden_traces_never_change() {
+    let scenario = Scenario { run_ns: 1_000_000, ..Scenario::default() };
+    let traces: Vec<u64> = MODELS.iter().map(|model| outcome(model, &scenario, 42).trace).collect();
+    assert_eq!(traces, [6_925_872_780_770_479_462, 9_113_222_491_110_319_447]);
+}
+
+#[test]
+fn canary_frames_on_a_busy_link_are_caught() {
+    let scenario = published(128 * KIB, 1000);
+    let mut aimd = Aimd::new(&scenario, 1);
+    aimd.blind = true;
+    let error = run(&mut aimd, &scenario, 1, &mut |_| {}).expect_err("two frames at once").to_string();
+    assert!(error.contains("overlaps"), "{error}");
+}
