@@ -32,6 +32,7 @@ mod latency;
 mod link;
 mod queue;
 mod span;
+pub mod stats;
 mod store;
 mod trace;
 
