@@ -3,6 +3,7 @@
 //! Owns: the models' parameters, their worlds and their figures. Never: a copy of a decision that a shipped machine makes.
 //! Invariant: a seed gives one result.
 
+pub mod hold;
 pub mod rcs;
 pub mod storage;
 pub mod summary;

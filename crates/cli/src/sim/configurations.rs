@@ -11,7 +11,7 @@ use segue_models::storage::{KEYS, Options, Scenario};
 /// How many nodes.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Nodes {
-    /// Nodes in all: half of them write, the other half, rounded down to whole groups, store (default: 180).
+    /// Nodes in all: half of them, rounded down to whole groups, store, the others write (default: 180).
     #[arg(long, value_name = "N", conflicts_with_all = ["initiators", "targets"])]
     pub nodes: Option<u32>,
     /// Nodes that write (default: 90).
@@ -68,6 +68,18 @@ pub fn all(model: &Model, nodes: &Nodes, settings: &[String]) -> Result<Vec<Conf
     rows.into_iter().map(|row| one(nodes, row)).collect()
 }
 
+/// The one configuration of settings that have one value each.
+///
+/// # Errors
+/// Names the setting and what it takes.
+pub fn single(model: &Model, nodes: &Nodes, settings: &[String]) -> Result<Configuration> {
+    let mut rows = all(model, nodes, settings)?;
+    match rows.len() {
+        1 => Ok(rows.remove(0)),
+        _ => Err(fail(ExitCode::Misuse, "here each setting takes one value; `segue sim run` takes lists")),
+    }
+}
+
 fn with(row: &[(String, String)], key: &str, value: &str) -> Vec<(String, String)> {
     row.iter().cloned().chain([(key.to_owned(), value.to_owned())]).collect()
 }
@@ -104,9 +116,12 @@ fn one(nodes: &Nodes, settings: Vec<(String, String)>) -> Result<Configuration> 
         options.set(key, value);
     }
     let misuse = |e: segue_models::storage::OptionError| fail(ExitCode::Misuse, e.to_string());
-    let scenario = nodes.apply(Scenario::default()).with(&mut options).map_err(misuse)?;
-    let targets = scenario.groups() * scenario.group_targets;
-    Ok(Configuration { settings, scenario: Scenario { targets, ..scenario }, own: options })
+    let mut scenario = nodes.apply(Scenario::default()).with(&mut options).map_err(misuse)?;
+    scenario.targets = scenario.groups() * scenario.group_targets;
+    if let Some(nodes) = nodes.nodes {
+        scenario.initiators = nodes - scenario.targets;
+    }
+    Ok(Configuration { settings, scenario, own: options })
 }
 
 impl Nodes {
@@ -149,7 +164,7 @@ mod tests {
             (scenario.initiators, scenario.targets)
         };
         assert_eq!(sizes(half(180), &[]), (90, 90));
-        assert_eq!(sizes(half(1_000), &[]), (500, 495));
+        assert_eq!(sizes(half(1_000), &[]), (505, 495), "a thousand nodes all the same");
         assert_eq!(sizes(half(1_000), &["group=10"]), (500, 500));
         let given = Nodes { nodes: None, initiators: Some(7), targets: Some(30) };
         assert_eq!(sizes(given, &[]), (7, 27));
@@ -162,6 +177,7 @@ mod tests {
         assert!(says(&["chunk"]).contains("has no \"=\""));
         assert!(says(&["chunk=1MiB", "chunk=2MiB"]).contains("set twice"));
         assert!(says(&["chunk=big"]).contains("chunk takes a size"));
+        assert!(single(&STUB, &Nodes::default(), &["copies=1,2".into()]).is_err());
         assert!(says(&["copies=99"]).contains("copies must be"));
         assert!(model("nonsense").err().unwrap().to_string().contains("no model \"nonsense\""));
     }

@@ -8,6 +8,7 @@ mod figures;
 mod list;
 mod run;
 pub mod runner;
+mod scale;
 pub mod seeds;
 mod show;
 
@@ -27,6 +28,8 @@ enum Verb {
     List,
     /// Run a model: every configuration with every seed, in parallel.
     Run(run::Args),
+    /// What an event costs, by number of nodes and by load.
+    Scale(scale::Args),
 }
 
 /// Runs a verb.
@@ -34,5 +37,6 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     match args.verb {
         Verb::List => Ok(list::run(global)),
         Verb::Run(args) => run::run(&args, global),
+        Verb::Scale(args) => scale::run(&args, global),
     }
 }

@@ -1,0 +1,236 @@
+//! `segue sim scale`: what a simulated event costs, from 180 nodes to 10,000 and from an idle fabric to a full one.
+//!
+//! Owns: the sweep, the report, what each row is held against. Never: measures two rows in one process.
+//! Invariant: every rate stands beside the limit that the event queue alone sets.
+
+mod child;
+mod growth;
+mod rows;
+mod show;
+
+use super::configurations;
+use crate::Global;
+use crate::bench::stats::{Median, median};
+use crate::exit::{ExitCode, fail};
+use anyhow::Result;
+use child::{Measured, Task};
+use growth::Growth;
+use indicatif::{ProgressBar, ProgressStyle};
+use rows::{Kind, Row};
+use segue_models::storage::registry::Model;
+use segue_types::parse_duration_ns;
+use serde::Serialize;
+
+/// Arguments of `segue sim scale`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Which model; `segue sim list` shows them.
+    #[arg(long, default_value = "replicast-h")]
+    model: String,
+    /// Sizes: nodes in all, half of them write as fast as they can for 10 ms of virtual time.
+    #[arg(long, value_delimiter = ',', default_value = "180,360,1000,3000,10000")]
+    nodes: Vec<u32>,
+    /// Open loads, thousandths of the capacity, at --load-nodes.
+    #[arg(long, value_delimiter = ',', default_value = "200,400,600,800,950")]
+    loads: Vec<u32>,
+    /// Nodes of the rows of --loads.
+    #[arg(long, default_value_t = 1000)]
+    load_nodes: u32,
+    /// Simulations at once in each row, with seeds SEED, SEED + 1, and so on; rates are those of all together.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A setting of every row.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Each row is repeated for this long, and at least three times; medians are shown.
+    #[arg(long, default_value = "2s", value_name = "DURATION")]
+    repeat: String,
+    /// A row's own process.
+    #[arg(long, hide = true)]
+    child: Option<String>,
+}
+
+/// A row and what was measured.
+#[derive(Serialize)]
+struct Line {
+    kind: Kind,
+    nodes: u32,
+    initiators: u32,
+    targets: u32,
+    /// Of the capacity; `null` in the closed loop, where every initiator always has a chunk outstanding.
+    load: Option<f64>,
+    run_ns: u64,
+    settings: Vec<String>,
+    chunks_done: usize,
+    chunks_in_flight: usize,
+    /// Of one simulation.
+    events: u64,
+    /// Of all threads together; the median of the repeats.
+    events_per_s: f64,
+    ns_per_event: f64,
+    /// Of one simulation; with several threads, of as many at once. The median of the repeats.
+    wall_s: f64,
+    wall: Median,
+    /// Peak of the row's process.
+    rss_gib: f64,
+    scheduled_max: usize,
+    /// The queue alone with so many events scheduled, times threads: no simulation on this queue is faster.
+    limit_events_per_s: f64,
+    measured_over_limit: f64,
+    trace: String,
+}
+
+/// A claim and what was measured.
+#[derive(Serialize)]
+struct Claim {
+    claim: &'static str,
+    measured: f64,
+    bound: f64,
+    holds: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    model: &'static str,
+    threads: usize,
+    seed: u64,
+    /// The sizes, and the published figure as a row of kind "figure".
+    rows: Vec<Line>,
+    /// Open arrivals.
+    loads: Vec<Line>,
+    /// Over the sizes; `null` when there are fewer than two.
+    growth: Option<Growth>,
+    /// Whether the cost of an event grows at most logarithmically with the nodes; the numbers are in `growth`.
+    cost_per_event_grows_at_most_logarithmically: Option<bool>,
+    /// Cost of an event at the highest load over that at the lowest.
+    cost_of_load: Option<f64>,
+    claims: Vec<Claim>,
+}
+
+/// Runs the verb.
+pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
+    if let Some(task) = &args.child {
+        crate::out::print(&serde_json::to_string(&child::work(task)?).expect("figures are plain data"));
+        return Ok(ExitCode::Yes);
+    }
+    let model = configurations::model(&args.model)?;
+    let repeat_ns = parse_duration_ns(&args.repeat)
+        .map_err(|e| fail(ExitCode::Misuse, format!("--repeat takes a duration, for example 2s: {e}")))?;
+    let threads = child::threads(args.threads);
+    let set = &args.settings;
+    let mut rows: Vec<Row> = args.nodes.iter().map(|n| Row::of_size(*n, set)).collect();
+    rows.push(Row::figure(set));
+    rows.extend(args.loads.iter().map(|load| Row::of_load(args.load_nodes, *load, set)));
+    for row in &rows {
+        // Before minutes of work, not after.
+        row.configuration(model)?;
+    }
+    let bar = bar(rows.len(), global.json);
+    let mut lines = Vec::new();
+    for row in rows {
+        bar.set_message(format!("{} nodes{}", row.nodes, last_rate(&lines)));
+        let task = Task { model: model.name.into(), row, seed: args.seed, threads, repeat_ns };
+        lines.push(line(model, &task, &child::measure(&task)?)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let report = report(model, threads, args.seed, lines);
+    global.print("sim.scale", &report, || show::text(&report));
+    Ok(ExitCode::Yes)
+}
+
+fn bar(rows: usize, quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{wide_bar} row {pos} of {len}, {eta} to go: {msg}");
+    let bar = ProgressBar::new(rows as u64).with_style(style.expect("a fixed template is sound"));
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    bar
+}
+
+fn last_rate(lines: &[Line]) -> String {
+    lines.last().map(|l| format!(" (the last: {:.2} M events/s)", l.events_per_s / 1e6)).unwrap_or_default()
+}
+
+fn line(model: &Model, task: &Task, measured: &Measured) -> Result<Line> {
+    let scenario = task.row.configuration(model)?.scenario;
+    let wall = median(&measured.wall_s);
+    let all = measured.events as f64 * task.threads as f64;
+    let events_per_s = all / wall.median.max(1e-9);
+    let limit_events_per_s = measured.queue_events_per_s * task.threads as f64;
+    let load = match scenario.arrivals {
+        segue_models::storage::Arrivals::Closed { .. } => None,
+        segue_models::storage::Arrivals::Open { load_permille } => Some(load_permille as f64 / 1e3),
+    };
+    Ok(Line {
+        kind: task.row.kind,
+        nodes: scenario.initiators + scenario.targets,
+        initiators: scenario.initiators,
+        targets: scenario.targets,
+        load,
+        run_ns: scenario.run_ns,
+        settings: task.row.settings.clone(),
+        chunks_done: measured.chunks[0],
+        chunks_in_flight: measured.chunks[1],
+        events: measured.events,
+        events_per_s,
+        ns_per_event: 1e9 * task.threads as f64 / events_per_s,
+        wall_s: wall.median,
+        wall,
+        rss_gib: measured.rss_bytes as f64 / f64::from(1 << 30),
+        scheduled_max: measured.scheduled_max,
+        limit_events_per_s,
+        measured_over_limit: events_per_s / limit_events_per_s,
+        trace: measured.trace.clone(),
+    })
+}
+
+fn report(model: &'static Model, threads: usize, seed: u64, lines: Vec<Line>) -> Report {
+    let (loads, rows): (Vec<Line>, Vec<Line>) = lines.into_iter().partition(|l| l.kind == Kind::Load);
+    let sizes: Vec<(u32, f64)> =
+        rows.iter().filter(|l| l.kind == Kind::Nodes).map(|l| (l.nodes, l.ns_per_event)).collect();
+    let growth = Growth::of(&sizes);
+    let cost_of_load = match (loads.first(), loads.last()) {
+        (Some(low), Some(high)) if loads.len() > 1 => Some(high.ns_per_event / low.ns_per_event),
+        _ => None,
+    };
+    Report {
+        model: model.name,
+        threads,
+        seed,
+        claims: claims(&rows),
+        cost_per_event_grows_at_most_logarithmically: growth.as_ref().map(|g| g.at_most_logarithmic),
+        growth,
+        cost_of_load,
+        rows,
+        loads,
+    }
+}
+
+/// What the project promises of its simulator, for the rows that were run.
+fn claims(rows: &[Line]) -> Vec<Claim> {
+    let least = |claim, measured, bound| Claim { claim, measured, bound, holds: measured >= bound };
+    let most = |claim, measured, bound| Claim { claim, measured, bound, holds: measured < bound };
+    let mut claims = Vec::new();
+    for line in rows {
+        match (line.kind, line.nodes) {
+            (Kind::Nodes, 180) => {
+                claims.push(least("90 x 90, 10 ms of 128 KiB: events per second, at least", line.events_per_s, 3e6));
+            }
+            (Kind::Figure, _) => {
+                claims.push(least("90 x 90, 40 ms of 1 MiB: events per second, at least", line.events_per_s, 3e6));
+                claims.push(most("90 x 90, 40 ms of 1 MiB: seconds, below", line.wall_s, 0.05));
+            }
+            (Kind::Nodes, 10_000) => {
+                claims.push(most("10,000 nodes, 10 ms: seconds, below", line.wall_s, 60.0));
+                claims.push(most("10,000 nodes, 10 ms: peak memory in GiB, below", line.rss_gib, 4.0));
+            }
+            _ => {}
+        }
+    }
+    claims
+}
