@@ -21,11 +21,14 @@ use segue_models::storage::registry::Model;
 use segue_types::parse_duration_ns;
 use serde::Serialize;
 
+/// The model that the claims are about.
+const MODEL: &str = "replicast-h";
+
 /// Arguments of `segue sim scale`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Which model; `segue sim list` shows them.
-    #[arg(long, default_value = "replicast-h")]
+    #[arg(long, default_value = MODEL)]
     model: String,
     /// Sizes: nodes in all, half of them write as fast as they can for 10 ms of virtual time.
     #[arg(long, value_delimiter = ',', default_value = "180,360,1000,3000,10000")]
@@ -137,7 +140,7 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let report = report(model, threads, args.seed, lines);
+    let report = report(model, threads, args, lines);
     global.print("sim.scale", &report, || show::text(&report));
     Ok(ExitCode::Yes)
 }
@@ -189,11 +192,13 @@ fn line(model: &Model, task: &Task, measured: &Measured) -> Result<Line> {
     })
 }
 
-fn report(model: &'static Model, threads: usize, seed: u64, lines: Vec<Line>) -> Report {
+fn report(model: &'static Model, threads: usize, args: &Args, lines: Vec<Line>) -> Report {
+    let defaults = args.settings.is_empty() && threads == 1;
     let (loads, rows): (Vec<Line>, Vec<Line>) = lines.into_iter().partition(|l| l.kind == Kind::Load);
     let sizes: Vec<(u32, f64)> =
         rows.iter().filter(|l| l.kind == Kind::Nodes).map(|l| (l.nodes, l.ns_per_event)).collect();
     let growth = Growth::of(&sizes);
+    let claims = if model.name == MODEL && defaults { claims(&rows) } else { Vec::new() };
     let cost_of_load = match (loads.first(), loads.last()) {
         (Some(low), Some(high)) if loads.len() > 1 => Some(high.ns_per_event / low.ns_per_event),
         _ => None,
@@ -201,8 +206,8 @@ fn report(model: &'static Model, threads: usize, seed: u64, lines: Vec<Line>) ->
     Report {
         model: model.name,
         threads,
-        seed,
-        claims: claims(&rows),
+        seed: args.seed,
+        claims,
         cost_per_event_grows_at_most_logarithmically: growth.as_ref().map(|g| g.at_most_logarithmic),
         growth,
         cost_of_load,
@@ -211,7 +216,7 @@ fn report(model: &'static Model, threads: usize, seed: u64, lines: Vec<Line>) ->
     }
 }
 
-/// What the project promises of its simulator, for the rows that were run.
+/// What the project promises of its simulator with the default model and settings, for the rows that were run.
 fn claims(rows: &[Line]) -> Vec<Claim> {
     let least = |claim, measured, bound| Claim { claim, measured, bound, holds: measured >= bound };
     let most = |claim, measured, bound| Claim { claim, measured, bound, holds: measured < bound };
