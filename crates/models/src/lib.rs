@@ -4,6 +4,7 @@
 //! Invariant: a seed gives one result.
 
 pub mod hold;
+pub mod choosy;
 pub mod rcs;
 pub mod storage;
 pub mod summary;

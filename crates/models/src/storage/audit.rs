@@ -229,6 +229,12 @@ impl Audit {
     /// When more is stored than was received.
     pub fn stored(&mut self, now_ns: Nanos, target: u32, chunk: ChunkId, bytes: u64) -> Result<(), Violation> {
         self.stored_bytes += bytes;
+        self.vouched(target, chunk);
+        self.conserved(now_ns)
+    }
+
+    /// A target vouches for a copy that is not on its medium yet (write-back).
+    pub fn vouched(&mut self, target: u32, chunk: ChunkId) {
         if self.copies.len() <= chunk.0 as usize {
             self.copies.resize(chunk.0 as usize + 1, Vec::new());
         }
@@ -236,7 +242,6 @@ impl Audit {
         if !copies.contains(&target) {
             copies.push(target);
         }
-        self.conserved(now_ns)
     }
 
     /// An initiator calls a chunk done.

@@ -3,6 +3,7 @@
 //! Owns: SURGE's constants and the integer arithmetic on them. Never: a queue; who waits for whom is a protocol's business.
 //! Invariant: all times are integer nanoseconds, rounded down once per frame or message.
 
+use segue_cluster::reserve::Links;
 use segue_types::Nanos;
 use serde::Serialize;
 
@@ -50,10 +51,6 @@ pub struct Timing {
     pub trip_ns: Nanos,
 }
 
-fn time_ns(bytes: u64, bits_per_s: u64) -> Nanos {
-    (u128::from(bytes) * 8_000_000_000 / u128::from(bits_per_s)) as Nanos
-}
-
 impl Fabric {
     /// The times of this fabric.
     pub const fn timing(&self) -> Timing {
@@ -72,27 +69,34 @@ impl Timing {
 
     /// The transfer of `bytes` as one piece at the data rate, nanoseconds (1 MiB: 941,482). Windows are made of it.
     pub fn transfer_ns(&self, bytes: u64) -> Nanos {
-        time_ns(bytes, self.data_bits_per_s)
+        self.links().transfer_ns(bytes)
     }
 
     /// The transfer of `bytes` frame by frame, each frame's time rounded down (1 MiB: 941,388), nanoseconds.
     pub fn framed_ns(&self, bytes: u64) -> Nanos {
-        let frame = self.fabric.frame_bytes;
-        bytes / frame * time_ns(frame, self.data_bits_per_s) + time_ns(bytes % frame, self.data_bits_per_s)
+        self.links().framed_ns(bytes)
     }
 
     /// The time of one full frame, nanoseconds (8,080).
     pub fn frame_ns(&self) -> Nanos {
-        time_ns(self.fabric.frame_bytes, self.data_bits_per_s)
+        self.links().frame_ns()
     }
 
     /// A reservation window for `bytes` (SURGE: 10 % over transfer and trip, at least a frame more than the transfer, 20 % for
     /// chunks of few frames), nanoseconds.
     pub fn window_ns(&self, bytes: u64) -> Nanos {
-        let (transfer, frame) = (self.transfer_ns(bytes), self.frame_ns());
-        let wide = |permille: u64| ((transfer + self.trip_ns) * permille / 1_000).max(transfer + frame);
-        let window = wide(self.fabric.window_permille);
-        if window < 3 * frame { wide(self.fabric.window_permille.max(1_200)) } else { window }
+        self.links().window_ns(bytes)
+    }
+
+    /// The same as the machines of the reservation protocol take it.
+    pub const fn links(&self) -> Links {
+        Links {
+            control_ns: self.control_ns,
+            trip_ns: self.trip_ns,
+            data_bits_per_s: self.data_bits_per_s,
+            frame_bytes: self.fabric.frame_bytes,
+            window_permille: self.fabric.window_permille,
+        }
     }
 
     /// The rate of data, bits per second.

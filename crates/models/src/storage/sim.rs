@@ -132,7 +132,7 @@ impl<E: Copy> Sim<'_, E> {
     }
 }
 
-/// Runs a protocol to the scenario's end. `progress` is called now and then.
+/// Runs a protocol to the scenario's end; what would happen at the end itself does not. `progress` is called now and then.
 ///
 /// # Errors
 /// The first rule that was broken.
@@ -160,7 +160,7 @@ pub fn run<P: Protocol>(
         sim.put(first_ns, node, Step::Arrival);
     }
     let (mut events, mut trace) = (0u64, TraceHash::new());
-    while sim.queue.next_time().is_some_and(|time| time <= scenario.run_ns) {
+    while sim.queue.next_time().is_some_and(|time| time < scenario.run_ns) {
         let (now, (node, step)) = sim.queue.pop().expect("there is a next time");
         sim.scheduled -= 1;
         events += 1;
