@@ -215,12 +215,21 @@ impl Audit {
         takes_ns: Nanos,
     ) -> Result<(), Violation> {
         self.received_bytes += bytes;
+        self.worked(now_ns, target, until_ns, takes_ns)?;
+        self.conserved(now_ns)
+    }
+
+    /// The drive of `target` got work that nobody sent (a read), until `until_ns`, which takes `takes_ns`.
+    ///
+    /// # Errors
+    /// When the drive is not FIFO and busy whenever it has work.
+    pub fn worked(&mut self, now_ns: Nanos, target: u32, until_ns: Nanos, takes_ns: Nanos) -> Result<(), Violation> {
         let drive = &mut self.drives[target as usize];
         if until_ns != drive.until_ns.max(now_ns) + takes_ns {
             return Err(Violation::Idle { now_ns, target });
         }
         drive.until_ns = until_ns;
-        self.conserved(now_ns)
+        Ok(())
     }
 
     /// A copy is on the medium of `target`.

@@ -39,8 +39,14 @@ pub struct Model {
 }
 
 /// All models.
-pub const MODELS: &[Model] =
-    &[crate::surge::CCPI, crate::surge::AIMD, crate::choosy::model::REPLICAST_H, crate::choosy::model::CHOOSY];
+pub const MODELS: &[Model] = &[
+    crate::surge::CCPI,
+    crate::surge::AIMD,
+    crate::surge::WINDOWS,
+    crate::surge::TIERS,
+    crate::choosy::model::REPLICAST_H,
+    crate::choosy::model::CHOOSY,
+];
 
 /// The model of this name.
 pub fn find(name: &str) -> Option<&'static Model> {

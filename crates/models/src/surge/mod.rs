@@ -5,12 +5,17 @@
 
 mod aimd;
 mod ccpi;
+mod commands;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod unicast;
+mod windows;
 
 pub use aimd::MODEL as AIMD;
 pub use ccpi::MODEL as CCPI;
+pub use tiers::MODEL as TIERS;
+pub use windows::MODEL as WINDOWS;
 
 #[cfg(test)]
-const MODELS: &[&crate::storage::registry::Model] = &[&CCPI, &AIMD];
+const MODELS: &[&crate::storage::registry::Model] = &[&CCPI, &AIMD, &WINDOWS, &TIERS];

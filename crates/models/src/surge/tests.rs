@@ -68,6 +68,111 @@ fn canary_a_faster_link_is_not_surges() {
     assert!(apart(figures(&AIMD, &scenario, 3), (1310.6, 8.35)) > 0.1);
 }
 
+fn with(model: &Model, scenario: &Scenario, settings: &[(&str, &str)]) -> Outcome {
+    let mut options = Options::new();
+    for (key, value) in settings {
+        options.set(key, value);
+    }
+    (model.run)(scenario, options, 1, &mut |_| {}).expect("no rule is broken")
+}
+
+#[test]
+fn model_b_is_what_arithmetic_says() {
+    let scenario = Scenario { run_ns: 50_000_000, ..published(128 * KIB, 400) };
+    let through = Scenario { acknowledge: Acknowledge::WriteThrough, ..scenario };
+    // One command at a time: control 242 ns, 14 frames of 7,272 ns and one of 4,098 ns, 1 us, the drive, control and 1 us back.
+    let one = with(&WINDOWS, &through, &[("window", "1")]);
+    let takes_ns = 242 + 14 * 7272 + 4098 + 1000 + 312_500 + 1242;
+    assert!(one.done.iter().all(|d| d.latency_ns == takes_ns), "{:?} and not {takes_ns}", one.done[0]);
+    assert_eq!(one.done.len() as u64, 90 * (through.run_ns / takes_ns));
+    // Two keep the drive busy for ever: its rate, and a latency of two services (Little's law).
+    let two = with(&WINDOWS, &through, &[]);
+    let full = 50_000_000 / 312_500 * 90;
+    assert!((full - 180..=full).contains(&(two.done.len() as u64)), "{} of {full}", two.done.len());
+    assert_eq!(two.done.last().expect("some").latency_ns, 2 * 312_500);
+    assert_eq!(two.counter("deepest_queue"), 2);
+}
+
+#[test]
+fn model_b_large_windows_wait_longer_for_nothing() {
+    let scenario = Scenario { run_ns: 100_000_000, ..published(128 * KIB, 400) };
+    let through = Scenario { acknowledge: Acknowledge::WriteThrough, initiators: 4, ..scenario };
+    let runs = ["2", "4", "8", "16", "32"].map(|window| with(&WINDOWS, &through, &[("window", window)]));
+    let last = |outcome: &Outcome| outcome.done.last().expect("some").latency_ns;
+    assert!(runs.windows(2).all(|pair| last(&pair[0]) < last(&pair[1])), "the drive is full with two already");
+    let rates = runs.map(|outcome| outcome.bytes_per_s(&through));
+    assert!(rates.iter().all(|rate| (rate / rates[0] - 1.0).abs() < 0.15), "{rates:?}");
+}
+
+#[test]
+fn model_c_migrates_between_its_marks() {
+    let scenario = Scenario { run_ns: 1_500_000_000, ..published(1024 * KIB, 1000) };
+    let tiers = Scenario { acknowledge: Acknowledge::WriteThrough, targets: 18, ..scenario };
+    let outcome = with(&TIERS, &tiers, &[]);
+    let count = |name| outcome.counter(name);
+    assert!(count("migrated") > 500 && (40..=90).contains(&count("ssd_used_max_percent")), "{:?}", outcome.counters);
+    // What the SSD took it gave on, but for what it may hold.
+    assert!(count("ssd_writes") - count("migrated") <= 98, "{:?}", outcome.counters);
+    // Nothing migrates where everything fits.
+    let roomy = with(&TIERS, &tiers, &[("ssd_capacity", "64GiB")]);
+    assert_eq!((roomy.counter("migrated"), roomy.counter("stops")), (0, 0));
+    assert!(roomy.counter("ssd_writes") > outcome.counter("ssd_writes"));
+    // HDDs that cannot keep up stop the SSD: it fills to the high mark and only migrates.
+    let slow = with(&TIERS, &tiers, &[("hdd_mbps", "2"), ("hdd_window", "0")]);
+    assert!(slow.counter("stops") > 0 && slow.counter("ssd_used_max_percent") >= 70, "{:?}", slow.counters);
+}
+
+#[test]
+fn sim_tiers_never_stand_still() {
+    for seed in 0..40 {
+        let mut chance = Chance::new(seed);
+        let low = chance.between(1, 60);
+        let high = chance.between(low + 1, 90);
+        let mut options = Options::new();
+        for (key, value) in [
+            ("low", low),
+            ("high", high),
+            ("resume", chance.between(low, high - 1)),
+            ("ssd_window", chance.between(1, 64)),
+            ("hdd_window", chance.below(5)),
+            ("hdd_mbps", chance.between(20, 400)),
+            ("ssd_mbps", chance.between(200, 4000)),
+        ] {
+            options.set(key, &value.to_string());
+        }
+        options.set("ssd_capacity", ["1MiB", "40MiB", "200MiB"][chance.below(3) as usize]);
+        let scenario =
+            Scenario { targets: 18, sizes: Sizes::Fixed(1024 * KIB), run_ns: 600_000_000, ..Scenario::default() };
+        let outcome = (TIERS.run)(&scenario, options, seed, &mut |_| {}).expect("no rule is broken");
+        let late =
+            outcome.done.iter().filter(|d| d.chunk.initiator == 0 && d.chunk.created_ns + d.latency_ns > 400_000_000);
+        assert!(late.count() > 20, "seed {seed}: {:?}", outcome.counters);
+    }
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let refused = |model: &Model, key: &str, value: &str| {
+        let mut options = Options::new();
+        options.set(key, value);
+        (model.run)(&Scenario::default(), options, 1, &mut |_| {}).expect_err("out of range").to_string()
+    };
+    for (model, key, value) in [
+        (&WINDOWS, "window", "0"),
+        (&WINDOWS, "window", "1025"),
+        (&TIERS, "high", "95"),
+        (&TIERS, "high", "40"),
+        (&TIERS, "resume", "70"),
+        (&TIERS, "ssd_mbps", "0"),
+        (&TIERS, "ssd_window", "0"),
+        (&TIERS, "hdd_window", "9999"),
+        (&CCPI, "window", "2"),
+    ] {
+        let error = refused(model, key, value);
+        assert!(error.contains(key), "{} {key}={value}: {error}", model.name);
+    }
+}
+
 fn random_scenario(seed: u64) -> Scenario {
     let mut chance = Chance::new(seed).stream("scenario");
     let c = &mut chance;
@@ -120,7 +225,9 @@ fn sim_random_scenarios_keep_every_rule() {
 fn golden_traces_never_change() {
     let scenario = Scenario { run_ns: 1_000_000, ..Scenario::default() };
     let traces: Vec<u64> = MODELS.iter().map(|model| outcome(model, &scenario, 42).trace).collect();
-    assert_eq!(traces, [6_925_872_780_770_479_462, 9_113_222_491_110_319_447]);
+    let golden =
+        [6_925_872_780_770_479_462, 9_113_222_491_110_319_447, 16_103_594_810_951_488_123, 10_551_885_622_037_166_495];
+    assert_eq!(traces, golden);
 }
 
 #[test]
