@@ -3,8 +3,8 @@
 //! Owns: the models' parameters, their worlds and their figures. Never: a copy of a decision that a shipped machine makes.
 //! Invariant: a seed gives one result.
 
-pub mod hold;
 pub mod choosy;
+pub mod hold;
 pub mod rcs;
 pub mod storage;
 pub mod summary;
