@@ -104,3 +104,40 @@ fn golden_cli_sim_scale_has_its_shape() {
     assert!(refused(&["scale", "--model", "surge-5", "--nodes", "5"], 2).contains("targets must be"));
     assert!(refused(&["scale", "--model", "surge-5", "--repeat", "soon"], 2).contains("--repeat takes a duration"));
 }
+
+/// The project's copy of the golden data.
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/golden/choosy");
+
+#[test]
+fn golden_choosy_equals_the_published_rules() {
+    let report = json(&["check-golden", GOLDEN]);
+    assert_eq!(report["schema"], "segue.sim.check-golden.v1");
+    assert_eq!((&report["files"], &report["differing"]), (&8.into(), &0.into()));
+    assert!(report["chunks"].as_u64().unwrap() > 6_000);
+    assert_eq!(report["details"].as_array().unwrap().len(), 8);
+    assert!(sim(&["check-golden", GOLDEN]).out.contains("0 differing"));
+}
+
+#[test]
+fn canary_golden_an_altered_digit_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = "chunk128k-drive400-plain.csv";
+    let read = |name: &str| std::fs::read_to_string(format!("{GOLDEN}/{name}")).unwrap();
+    let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let at = dir.path().to_str().unwrap();
+    put("groups.csv", &read("groups.csv"));
+    assert!(refused(&["check-golden", at], 3).contains("no results"));
+    put(file, &read(file).replacen("702975", "702976", 1));
+    let said = run(segue().args(["--json", "sim", "check-golden", at]));
+    assert_eq!(said.code, 1, "an honest no: {}", said.err);
+    let report = said.json();
+    assert_eq!((&report["files"], &report["differing"]), (&1.into(), &1.into()));
+    assert_eq!(report["details"][0]["first_difference"]["found"]["latency_ns"], 702_975);
+    assert!(sim(&["check-golden", at]).out.contains("golden initiator"));
+    put(file, "initiator,created_ns,latency_ns\n66,0,soon\n");
+    let message = refused(&["check-golden", at], 2);
+    assert!(message.contains(file) && message.contains("line 2"), "{message}");
+    put("groups.csv", "initiator,chunk_index,group\n0,1,7\n");
+    assert!(refused(&["check-golden", at], 2).contains("groups.csv: line 2"));
+    assert!(refused(&["check-golden", "/nowhere"], 3).contains("groups.csv is missing"));
+}

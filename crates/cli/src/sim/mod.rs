@@ -5,6 +5,7 @@
 
 mod configurations;
 mod figures;
+mod golden;
 mod list;
 mod run;
 pub mod runner;
@@ -28,6 +29,8 @@ enum Verb {
     List,
     /// Run a model: every configuration with every seed, in parallel.
     Run(run::Args),
+    /// Compare Replicast-H by its published rules with latencies made elsewhere, to the nanosecond.
+    CheckGolden(golden::Args),
     /// What an event costs, by number of nodes and by load.
     Scale(scale::Args),
 }
@@ -37,6 +40,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     match args.verb {
         Verb::List => Ok(list::run(global)),
         Verb::Run(args) => run::run(&args, global),
+        Verb::CheckGolden(args) => golden::run(&args, global),
         Verb::Scale(args) => scale::run(&args, global),
     }
 }
