@@ -5,7 +5,9 @@
 
 pub mod choosy;
 pub mod hold;
+pub mod queues;
 pub mod rcs;
 pub mod storage;
 pub mod summary;
 pub mod surge;
+pub mod tail;
