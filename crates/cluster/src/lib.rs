@@ -3,4 +3,5 @@
 //! Owns: the machines of the nodes' agreements. Never: a clock, a socket, chance, or a simulation type.
 //! Invariant: a machine's output depends only on what it was given.
 
+pub mod choosy;
 pub mod reserve;

@@ -1,8 +1,11 @@
-//! Replicast-H in virtual time: the world around the machines of `cluster::reserve`, and what is measured in it.
+//! Negotiated writes in virtual time: the worlds around the machines of `cluster`, and what is measured in them.
 //!
 //! Owns: messages, transfers and drives of the simulated nodes; the check against golden data. Never: a decision of the protocol.
 //! Invariant: the machines that run here are those that ship.
 
+pub mod forecast;
+#[cfg(test)]
+mod forecast_tests;
 pub mod golden;
 pub mod model;
 mod world;

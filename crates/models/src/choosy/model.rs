@@ -23,9 +23,9 @@ pub const REPLICAST_H: Model = Model {
 /// The initiator that the product uses.
 pub const CHOOSY: Model = Model {
     name: "choosy",
-    about: "Replicast-H with the initiator that the product uses",
+    about: "copies go where they will be on the medium soonest: unbinding forecasts, firm bookings, two groups to choose from",
     source: "this project",
-    keys: &[],
+    keys: super::forecast::KEYS,
     run: choosy,
 };
 
@@ -48,10 +48,11 @@ fn replicast_h(
 
 fn choosy(
     scenario: &Scenario,
-    options: Options,
+    mut options: Options,
     seed: u64,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, RunError> {
+    let settings = super::forecast::Settings::take(&mut options, scenario)?;
     options.finish()?;
-    Ok(run(Variant::Best, scenario, seed, progress)?)
+    Ok(super::forecast::simulate(&settings, scenario, seed, progress)?)
 }

@@ -22,12 +22,12 @@ pub enum Variant {
     CorrectedPlain,
     /// The corrected rules.
     Corrected,
-    /// What the product uses.
+    /// What the product uses ([`super::forecast`]).
     Best,
 }
 
 impl Variant {
-    /// The rules of this variant in a scenario.
+    /// The rules of Replicast-H in this variant; `Best` has its own and gives the corrected ones.
     pub const fn rules(self, scenario: &Scenario) -> Rules {
         let (links, copies) = (scenario.fabric.timing().links(), scenario.copies as u8);
         match self {
@@ -49,6 +49,10 @@ pub fn run(
     seed: u64,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, Violation> {
+    if variant == Variant::Best {
+        let settings = super::forecast::Settings::of(scenario);
+        return super::forecast::simulate(&settings, scenario, seed, progress);
+    }
     crate::storage::run(&mut World::new(variant.rules(scenario), scenario), scenario, seed, progress)
 }
 

@@ -117,13 +117,24 @@ impl<E: Copy> Sim<'_, E> {
     /// # Panics
     /// When it was finished before.
     pub fn finish(&mut self, chunk: ChunkId) -> Result<(), Violation> {
+        self.finish_with(chunk, self.scenario.copies)
+    }
+
+    /// As [`Sim::finish`], for protocols that call a chunk done with `copies` copies.
+    ///
+    /// # Errors
+    /// When fewer are acknowledged.
+    ///
+    /// # Panics
+    /// When it was finished before.
+    pub fn finish_with(&mut self, chunk: ChunkId, copies: u32) -> Result<(), Violation> {
         let now = self.now();
         let facts = *self.chunks.get(chunk);
         if self.finished.len() <= chunk.0 as usize {
             self.finished.resize(chunk.0 as usize + 1, false);
         }
         assert!(!std::mem::replace(&mut self.finished[chunk.0 as usize], true), "chunk {} ends twice", chunk.0);
-        self.audit.done(now, chunk, self.scenario.copies)?;
+        self.audit.done(now, chunk, copies)?;
         self.done.push(Done { chunk: facts, latency_ns: now - facts.created_ns });
         if matches!(self.scenario.arrivals, Arrivals::Closed { .. }) {
             self.due.push(facts.initiator);
