@@ -8,6 +8,7 @@ pub mod forecast;
 mod forecast_tests;
 pub mod golden;
 pub mod model;
+pub mod scale;
 mod world;
 
 pub use world::{Variant, run};
