@@ -83,10 +83,22 @@ impl Chunks {
             Sizes::Powers(min, max) => min << source.chance.below(u64::from(max.ilog2() - min.ilog2()) + 1),
         };
         let group = source.group(scenario, initiator);
-        let second = source.second.below(u64::from(scenario.groups()) - 1) as u32;
-        let second_group = if second >= group { second + 1 } else { second };
+        let second_group = source.second_group(scenario, group);
         self.all.push(Chunk { initiator, group, second_group, bytes, created_ns: now });
         ChunkId(u32::try_from(self.all.len() - 1).expect("fewer than 2^32 chunks"))
+    }
+
+    /// Draws another group for a chunk, other than its last one, and lets its time begin anew, as if another chunk had come in
+    /// its place.
+    pub fn renew(&mut self, scenario: &Scenario, chunk: ChunkId, now: Nanos) {
+        let Chunk { initiator, bytes, group: last_group, .. } = *self.get(chunk);
+        let source = &mut self.sources[initiator as usize];
+        let mut group = source.group(scenario, initiator);
+        if group == last_group {
+            group = source.second_group(scenario, group);
+        }
+        let second_group = source.second_group(scenario, group);
+        self.all[chunk.0 as usize] = Chunk { initiator, group, second_group, bytes, created_ns: now };
     }
 
     /// A chunk.
@@ -101,6 +113,11 @@ impl Chunks {
 }
 
 impl Source {
+    fn second_group(&mut self, scenario: &Scenario, group: u32) -> u32 {
+        let second = self.second.below(u64::from(scenario.groups()) - 1) as u32;
+        if second >= group { second + 1 } else { second }
+    }
+
     fn group(&mut self, scenario: &Scenario, initiator: u32) -> u32 {
         let groups = u64::from(scenario.groups());
         let group = match &scenario.placement {

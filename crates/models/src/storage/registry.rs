@@ -42,6 +42,9 @@ pub struct Model {
 pub const MODELS: &[Model] = &[
     crate::surge::CCPI,
     crate::surge::AIMD,
+    crate::surge::REPLICAST,
+    crate::surge::LATE_REJECT,
+    crate::surge::PROXY,
     crate::surge::WINDOWS,
     crate::surge::TIERS,
     crate::choosy::model::REPLICAST_H,

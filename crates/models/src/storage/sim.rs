@@ -67,14 +67,14 @@ pub struct Sim<'a, E> {
     pub audit: Audit,
 }
 
-impl<E: Copy> Sim<'_, E> {
+impl<'a, E: Copy> Sim<'a, E> {
     /// Virtual time, nanoseconds.
     pub fn now(&self) -> Nanos {
         self.queue.now()
     }
 
     /// The scenario.
-    pub fn scenario(&self) -> &Scenario {
+    pub fn scenario(&self) -> &'a Scenario {
         self.scenario
     }
 
@@ -86,6 +86,12 @@ impl<E: Copy> Sim<'_, E> {
     /// A chunk.
     pub fn chunk(&self, chunk: ChunkId) -> &Chunk {
         self.chunks.get(chunk)
+    }
+
+    /// The initiator gives a chunk up and writes another one in its place: another group, and the time begins anew.
+    pub fn renew(&mut self, chunk: ChunkId) {
+        let now = self.now();
+        self.chunks.renew(self.scenario, chunk, now);
     }
 
     /// The node number of a target; it is also the rank of its events among those of one time.

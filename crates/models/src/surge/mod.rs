@@ -6,6 +6,14 @@
 mod aimd;
 mod ccpi;
 mod commands;
+mod common;
+pub mod late_reject;
+mod ledger;
+#[cfg(test)]
+mod negotiated_tests;
+pub mod proxy;
+mod regular;
+pub mod replicast;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -14,6 +22,9 @@ mod windows;
 
 pub use aimd::MODEL as AIMD;
 pub use ccpi::MODEL as CCPI;
+pub use late_reject::MODEL as LATE_REJECT;
+pub use proxy::MODEL as PROXY;
+pub use replicast::MODEL as REPLICAST;
 pub use tiers::MODEL as TIERS;
 pub use windows::MODEL as WINDOWS;
 
