@@ -65,6 +65,16 @@ fn hold(pending: u32, delay: Delay, cancels: bool) -> (f64, u64) {
     (POPS as f64 / begin.elapsed().as_secs_f64() / 1e6, sum)
 }
 
+/// Adding the time and the node of each event to a trace.
+fn trace() -> (f64, u64) {
+    let mut trace = segue_des::TraceHash::new();
+    let begin = Instant::now();
+    for n in 0..20 * POPS {
+        trace.number(n).number(n >> 7);
+    }
+    (20.0 * POPS as f64 / begin.elapsed().as_secs_f64() / 1e6, trace.value())
+}
+
 fn main() {
     let kinds: [(&str, Delay, bool); 4] = [
         ("protocol", mixed, false),
@@ -72,6 +82,8 @@ fn main() {
         ("near ties", near, false),
         ("protocol, and one cancelled", mixed, true),
     ];
+    let (rate, value) = trace();
+    println!("trace hash, two numbers each: {rate:.0} M events/s ({value:x})");
     println!("{:28} {:>9} {:>20} {:>18}", "delays", "pending", "M pop+push/s", "sum");
     for (name, delay, cancels) in kinds {
         for pending in [100, 1_000, 20_000, 200_000] {

@@ -153,6 +153,22 @@ impl<E> Queue<E> {
         None
     }
 
+    /// The earliest event, if it is before `end`: the loop of a run of a given length.
+    #[inline]
+    pub fn pop_before(&mut self, end: Nanos) -> Option<(Nanos, E)> {
+        while self.ladder.peek()?.time < end {
+            let key = self.ladder.pop()?;
+            self.free.push(key.slot);
+            if let Some(event) = self.slots[key.slot as usize].event.take() {
+                self.live -= 1;
+                self.now = key.time;
+                return Some((key.time, event));
+            }
+            self.dead -= 1;
+        }
+        None
+    }
+
     /// Time of the earliest event.
     pub fn next_time(&mut self) -> Option<Nanos> {
         while let Some(&Key { time, slot, .. }) = self.ladder.peek() {

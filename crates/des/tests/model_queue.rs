@@ -30,13 +30,14 @@ impl List {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 enum Step {
     At { after: u64, tie: u64 },
     Past,
     Cancel(usize),
     CancelOld(usize),
     Pop,
+    PopBefore(u64),
     Peek,
     Clear,
 }
@@ -65,9 +66,12 @@ fn first_difference(steps: &[Step], queue_ties: Ties, list_ties: Ties) -> Option
             }
             Step::CancelOld(i) if !old.is_empty() => queue.cancel(old[i % old.len()]).is_none(),
             Step::Cancel(_) | Step::CancelOld(_) => true,
-            Step::Pop => {
-                let popped = queue.pop();
-                let next = list.next(popped.map(|(_, event)| event)).map(|i| list.entries.swap_remove(i));
+            Step::Pop | Step::PopBefore(_) => {
+                let end = if let Step::PopBefore(after) = *step { list.now.saturating_add(after) } else { u64::MAX };
+                let popped = if *step == Step::Pop { queue.pop() } else { queue.pop_before(end) };
+                let next = list.next(popped.map(|(_, event)| event));
+                let next = next.filter(|i| *step == Step::Pop || list.entries[*i].0.0 < end);
+                let next = next.map(|i| list.entries.swap_remove(i));
                 if let Some(((time, _, _), event)) = next {
                     old.push(event);
                     list.now = time;
@@ -90,13 +94,14 @@ fn first_difference(steps: &[Step], queue_ties: Ties, list_ties: Ties) -> Option
 
 fn steps(seed: u64, count: usize) -> Vec<Step> {
     let mut chance = Chance::new(seed);
-    let step = |_| match chance.weighted(&[50, 2, 10, 5, 40, 10]) {
+    let step = |_| match chance.weighted(&[50, 2, 10, 5, 30, 10, 20]) {
         0 => Step::At { after: chance.bits() >> chance.between(48, 63), tie: chance.below(3) },
         1 => Step::Past,
         2 => Step::Cancel(chance.bits() as usize),
         3 => Step::CancelOld(chance.bits() as usize),
         4 => Step::Pop,
-        _ => Step::Peek,
+        5 => Step::Peek,
+        _ => Step::PopBefore(chance.below(200)),
     };
     (0..count).map(step).collect()
 }
@@ -128,7 +133,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Past),
         2 => any::<usize>().prop_map(Step::Cancel),
         1 => any::<usize>().prop_map(Step::CancelOld),
-        6 => Just(Step::Pop),
+        4 => Just(Step::Pop),
+        3 => (0..20_000u64).prop_map(Step::PopBefore),
         2 => Just(Step::Peek),
         1 => Just(Step::Clear),
     ]
