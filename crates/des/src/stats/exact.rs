@@ -3,7 +3,7 @@
 //! Owns: the sorted values. Never: interpolates; a quantile is one of the values.
 //! Invariant: no error; a million values take 8 MB. [`super::Hdr`] takes less and says its error.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The median, in parts per million.
 pub const P50: u32 = 500_000;
@@ -102,6 +102,13 @@ impl Exact {
             p999_ns: self.quantile(P999),
             max_ns: self.max(),
         }
+    }
+}
+
+impl Serialize for Exact {
+    /// As [`Quantiles`].
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.figures().serialize(serializer)
     }
 }
 

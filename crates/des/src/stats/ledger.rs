@@ -101,7 +101,7 @@ impl Account {
 }
 
 /// Durations of what ended and ages of what had not.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Lives {
     /// Durations, nanoseconds.
     pub finished_ns: Vec<Nanos>,

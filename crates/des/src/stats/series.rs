@@ -8,7 +8,7 @@ use segue_types::Nanos;
 use serde::{Serialize, Serializer};
 
 /// What was seen in one bucket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Bucket {
     /// Values.
     pub count: u64,
