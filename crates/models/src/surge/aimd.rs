@@ -10,13 +10,16 @@
 //! got a signal less than two frames ago or has no more than three frames to come; if the drive is behind, all are.
 //! A frame may leave when the target's link has room for it.
 //!
-//! Inferred: transfers that wait for the target's link are served in the order they began to wait; a target looks at multiples of
-//! the period, while it has transfers; the next copy is requested when the last bit of the one before has left; the last
-//! frame of a copy uses the links like any other.
+//! A frame time in the two rules of the target is at the raw rate (SURGE computes it before it takes headers off).
+//!
+//! Inferred: transfers that wait for the target's link are served in the order they began to wait. (SURGE's nodes poll, so that
+//! under load the lowest-numbered initiator wins: `served=number`. That is unfair, shortens the median and lengthens the tail.)
+//! A target looks at multiples of the period, while it has transfers; the next copy is requested when the last bit of the one
+//! before has left; the last frame of a copy uses the links like any other.
 
 use super::unicast::{Ask, Nodes};
 use crate::storage::registry::Model;
-use crate::storage::{ChunkId, Protocol, Scenario, Sim, Violation, run};
+use crate::storage::{ChunkId, Key, Protocol, Scenario, Sim, Violation, run};
 use segue_des::bytes_ns;
 use segue_types::Nanos;
 use std::collections::VecDeque;
@@ -49,6 +52,15 @@ pub enum Event {
     Stored(Ask),
     /// An initiator hears of it.
     Acked(Ask),
+}
+
+/// Who of those that wait for a target's link sends next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Served {
+    /// Who waits longest.
+    Turn,
+    /// The lowest number.
+    Number,
 }
 
 /// A copy that its initiator sends.
@@ -85,7 +97,9 @@ pub(super) struct Aimd {
     sending: Vec<Option<Sending>>,
     link_free_ns: Vec<Nanos>,
     targets: Vec<Target>,
+    served: Served,
     frame_bytes: u64,
+    /// At the raw rate.
     frame_ns: Nanos,
     period_ns: Nanos,
     first_bits_per_s: u64,
@@ -101,22 +115,32 @@ pub const MODEL: Model = Model {
     name: "surge-6",
     about: "unicast consistent hashing, rates by additive increase and multiplicative decrease (UCH-AIMD)",
     source: "SURGE model 6",
-    keys: &[],
-    run: |scenario, options, seed, progress| {
+    keys: &[Key {
+        name: "served",
+        about: "who of those that wait for a target's link sends next: turn (longest wait) or number (SURGE)",
+        default: "turn",
+    }],
+    run: |scenario, mut options, seed, progress| {
+        let served = options.word("served", "turn, number", |word| match word {
+            "turn" => Some(Served::Turn),
+            "number" => Some(Served::Number),
+            _ => None,
+        })?;
         options.finish()?;
-        Ok(run(&mut Aimd::new(scenario, seed), scenario, seed, progress)?)
+        Ok(run(&mut Aimd::new(scenario, served.unwrap_or(Served::Turn), seed), scenario, seed, progress)?)
     },
 };
 
 impl Aimd {
-    pub(super) fn new(scenario: &Scenario, seed: u64) -> Aimd {
+    pub(super) fn new(scenario: &Scenario, served: Served, seed: u64) -> Aimd {
         let nodes = Nodes::new(scenario, seed);
         let frame_bytes = scenario.fabric.frame_bytes;
-        let frame_ns = bytes_ns(frame_bytes, nodes.link_bits_per_s);
+        let frame_ns = bytes_ns(frame_bytes, scenario.fabric.link_bits_per_s);
         Aimd {
             sending: vec![None; scenario.initiators as usize],
             link_free_ns: vec![0; scenario.initiators as usize],
             targets: (0..scenario.targets).map(|_| Target::default()).collect(),
+            served,
             frame_bytes,
             frame_ns,
             period_ns: frame_ns + 3 * nodes.trip_ns + 1,
@@ -193,9 +217,14 @@ impl Aimd {
         Ok(())
     }
 
-    /// A target's link is free: who waits longest sends.
+    /// A target's link is free: one of those that wait sends.
     fn room(&mut self, sim: &mut Sim<'_, Event>, at: u32) -> Result<(), Violation> {
-        let initiator = self.targets[at as usize].waiting.pop_front().expect("somebody waits for room");
+        let waiting = &mut self.targets[at as usize].waiting;
+        let turn = match self.served {
+            Served::Turn => 0,
+            Served::Number => (0..waiting.len()).min_by_key(|n| waiting[*n]).unwrap_or(0),
+        };
+        let initiator = waiting.remove(turn).expect("somebody waits for room");
         self.send(sim, initiator)?;
         let target = &self.targets[at as usize];
         if !target.waiting.is_empty() {

@@ -3,7 +3,7 @@
 //! Owns: runs of whole models. Never: a tolerance that a wrong model would pass; the canaries prove it.
 //! Invariant: every run checks the accounts.
 
-use super::aimd::Aimd;
+use super::aimd::{Aimd, Served};
 use super::*;
 use crate::storage::registry::Model;
 use crate::storage::{Acknowledge, Arrivals, Options, Outcome, Placement, Scenario, Sizes, Slow, run};
@@ -21,14 +21,22 @@ fn published(chunk: u64, mib_per_s: u64) -> Scenario {
 }
 
 fn outcome(model: &Model, scenario: &Scenario, seed: u64) -> Outcome {
-    (model.run)(scenario, Options::new(), seed, &mut |_| {}).expect("no rule is broken")
+    with(model, scenario, seed, &[])
+}
+
+fn with(model: &Model, scenario: &Scenario, seed: u64, settings: &[(&str, &str)]) -> Outcome {
+    let mut options = Options::new();
+    for (key, value) in settings {
+        options.set(key, value);
+    }
+    (model.run)(scenario, options, seed, &mut |_| {}).expect("no rule is broken")
 }
 
 /// Mean latency in microseconds and GB/s, over seeds.
-fn figures(model: &Model, scenario: &Scenario, seeds: u64) -> (f64, f64) {
-    let (mut mean, mut rate) = (0.0, 0.0);
+fn figures(model: &Model, scenario: &Scenario, settings: &[(&str, &str)]) -> (f64, f64) {
+    let (mut mean, mut rate, seeds) = (0.0, 0.0, 3);
     for seed in 1..=seeds {
-        let outcome = outcome(model, scenario, seed);
+        let outcome = with(model, scenario, seed, settings);
         let latencies = outcome.latencies_ns(scenario);
         mean += latencies.iter().sum::<u64>() as f64 / latencies.len() as f64 / 1e3;
         rate += outcome.bytes_per_s(scenario) / 1e9;
@@ -55,8 +63,9 @@ fn golden_models_5_and_6_are_surges() {
         (&AIMD, 1024 * KIB, 400, (10_223.1, 7.71)),
         (&AIMD, 1024 * KIB, 1000, (5763.1, 14.71)),
     ] {
-        let ours = figures(model, &published(chunk, drive), 3);
-        assert!(apart(ours, theirs) < 0.1, "{} {chunk} at {drive} MiB/s: {ours:?}, SURGE {theirs:?}", model.name);
+        let as_surge: &[_] = if model.name == "surge-6" { &[("served", "number")] } else { &[] };
+        let ours = figures(model, &published(chunk, drive), as_surge);
+        assert!(apart(ours, theirs) < 0.06, "{} {chunk} at {drive} MiB/s: {ours:?}, SURGE {theirs:?}", model.name);
     }
 }
 
@@ -64,16 +73,8 @@ fn golden_models_5_and_6_are_surges() {
 fn canary_a_faster_link_is_not_surges() {
     let mut scenario = published(128 * KIB, 1000);
     scenario.fabric.link_bits_per_s = 12_500_000_000;
-    assert!(apart(figures(&CCPI, &scenario, 3), (741.6, 15.07)) > 0.1);
-    assert!(apart(figures(&AIMD, &scenario, 3), (1310.6, 8.35)) > 0.1);
-}
-
-fn with(model: &Model, scenario: &Scenario, settings: &[(&str, &str)]) -> Outcome {
-    let mut options = Options::new();
-    for (key, value) in settings {
-        options.set(key, value);
-    }
-    (model.run)(scenario, options, 1, &mut |_| {}).expect("no rule is broken")
+    assert!(apart(figures(&CCPI, &scenario, &[]), (741.6, 15.07)) > 0.06);
+    assert!(apart(figures(&AIMD, &scenario, &[]), (1310.6, 8.35)) > 0.06);
 }
 
 #[test]
@@ -81,12 +82,12 @@ fn model_b_is_what_arithmetic_says() {
     let scenario = Scenario { run_ns: 50_000_000, ..published(128 * KIB, 400) };
     let through = Scenario { acknowledge: Acknowledge::WriteThrough, ..scenario };
     // One command at a time: control 242 ns, 14 frames of 7,272 ns and one of 4,098 ns, 1 us, the drive, control and 1 us back.
-    let one = with(&WINDOWS, &through, &[("window", "1")]);
+    let one = with(&WINDOWS, &through, 1, &[("window", "1")]);
     let takes_ns = 242 + 14 * 7272 + 4098 + 1000 + 312_500 + 1242;
     assert!(one.done.iter().all(|d| d.latency_ns == takes_ns), "{:?} and not {takes_ns}", one.done[0]);
     assert_eq!(one.done.len() as u64, 90 * (through.run_ns / takes_ns));
     // Two keep the drive busy for ever: its rate, and a latency of two services (Little's law).
-    let two = with(&WINDOWS, &through, &[]);
+    let two = with(&WINDOWS, &through, 1, &[]);
     let full = 50_000_000 / 312_500 * 90;
     assert!((full - 180..=full).contains(&(two.done.len() as u64)), "{} of {full}", two.done.len());
     assert_eq!(two.done.last().expect("some").latency_ns, 2 * 312_500);
@@ -97,7 +98,7 @@ fn model_b_is_what_arithmetic_says() {
 fn model_b_large_windows_wait_longer_for_nothing() {
     let scenario = Scenario { run_ns: 100_000_000, ..published(128 * KIB, 400) };
     let through = Scenario { acknowledge: Acknowledge::WriteThrough, initiators: 4, ..scenario };
-    let runs = ["2", "4", "8", "16", "32"].map(|window| with(&WINDOWS, &through, &[("window", window)]));
+    let runs = ["2", "4", "8", "16", "32"].map(|window| with(&WINDOWS, &through, 1, &[("window", window)]));
     let last = |outcome: &Outcome| outcome.done.last().expect("some").latency_ns;
     assert!(runs.windows(2).all(|pair| last(&pair[0]) < last(&pair[1])), "the drive is full with two already");
     let rates = runs.map(|outcome| outcome.bytes_per_s(&through));
@@ -108,17 +109,17 @@ fn model_b_large_windows_wait_longer_for_nothing() {
 fn model_c_migrates_between_its_marks() {
     let scenario = Scenario { run_ns: 1_500_000_000, ..published(1024 * KIB, 1000) };
     let tiers = Scenario { acknowledge: Acknowledge::WriteThrough, targets: 18, ..scenario };
-    let outcome = with(&TIERS, &tiers, &[]);
+    let outcome = with(&TIERS, &tiers, 1, &[]);
     let count = |name| outcome.counter(name);
     assert!(count("migrated") > 500 && (40..=90).contains(&count("ssd_used_max_percent")), "{:?}", outcome.counters);
     // What the SSD took it gave on, but for what it may hold.
     assert!(count("ssd_writes") - count("migrated") <= 98, "{:?}", outcome.counters);
     // Nothing migrates where everything fits.
-    let roomy = with(&TIERS, &tiers, &[("ssd_capacity", "64GiB")]);
+    let roomy = with(&TIERS, &tiers, 1, &[("ssd_capacity", "64GiB")]);
     assert_eq!((roomy.counter("migrated"), roomy.counter("stops")), (0, 0));
     assert!(roomy.counter("ssd_writes") > outcome.counter("ssd_writes"));
     // HDDs that cannot keep up stop the SSD: it fills to the high mark and only migrates.
-    let slow = with(&TIERS, &tiers, &[("hdd_mbps", "2"), ("hdd_window", "0")]);
+    let slow = with(&TIERS, &tiers, 1, &[("hdd_mbps", "2"), ("hdd_window", "0")]);
     assert!(slow.counter("stops") > 0 && slow.counter("ssd_used_max_percent") >= 70, "{:?}", slow.counters);
 }
 
@@ -167,6 +168,7 @@ fn settings_out_of_range_are_refused() {
         (&TIERS, "ssd_window", "0"),
         (&TIERS, "hdd_window", "9999"),
         (&CCPI, "window", "2"),
+        (&AIMD, "served", "chance"),
     ] {
         let error = refused(model, key, value);
         assert!(error.contains(key), "{} {key}={value}: {error}", model.name);
@@ -226,14 +228,14 @@ fn golden_traces_never_change() {
     let scenario = Scenario { run_ns: 1_000_000, ..Scenario::default() };
     let traces: Vec<u64> = MODELS.iter().map(|model| outcome(model, &scenario, 42).trace).collect();
     let golden =
-        [6_925_872_780_770_479_462, 9_113_222_491_110_319_447, 16_103_594_810_951_488_123, 10_551_885_622_037_166_495];
+        [6_925_872_780_770_479_462, 8_790_926_342_453_847_192, 16_103_594_810_951_488_123, 10_551_885_622_037_166_495];
     assert_eq!(traces, golden);
 }
 
 #[test]
 fn canary_frames_on_a_busy_link_are_caught() {
     let scenario = published(128 * KIB, 1000);
-    let mut aimd = Aimd::new(&scenario, 1);
+    let mut aimd = Aimd::new(&scenario, Served::Turn, 1);
     aimd.blind = true;
     let error = run(&mut aimd, &scenario, 1, &mut |_| {}).expect_err("two frames at once").to_string();
     assert!(error.contains("overlaps"), "{error}");
