@@ -1,9 +1,10 @@
-//! Virtual time: an event queue, seeded chance, a trace hash, and a drive with faults.
+//! Virtual time: an event queue, seeded chance, a trace hash; links, drives and nodes with faults; statistics.
 //!
 //! Owns: the simulated world's clockwork. Never: knows what it drives; machines and checks belong to their tests.
 //! Invariant: same seed, same calls, same results, on every machine.
 //!
-//! A simulation is a plain loop: pop the earliest event, step the machine, put what it commands into the queue.
+//! A simulation is a plain loop: pop the earliest event, step the machine, put what it commands into the queue. What it
+//! showed is the business of [`stats`].
 //!
 //! ```
 //! use segue_des::{Chance, Queue, TraceHash};

@@ -112,5 +112,9 @@ mod tests {
         assert_eq!((hdr.count(), hdr.max()), (exact.count(), exact.max()));
         assert!((hdr.mean() / exact.mean() - 1.0).abs() < 1e-12);
         assert_eq!(Hdr::new().figures(), Quantiles::default());
+        // Every value is taken.
+        hdr.add(0);
+        hdr.add(u64::MAX);
+        assert_eq!((hdr.max(), hdr.quantile(0), hdr.count()), (u64::MAX, 0, exact.count() + 2));
     }
 }
