@@ -48,9 +48,12 @@ fn golden_cli_sim_run_has_its_shape() {
     for (row, mbps) in rows.iter().zip(["400", "1000"]) {
         assert_eq!(row["settings"]["drive_mbps"], mbps);
         assert_eq!((&row["scenario"]["initiators"], &row["scenario"]["targets"]), (&18.into(), &18.into()));
-        assert_eq!(row["latency_ns"]["mean"]["runs"], 3);
-        let [low, mean, high] = ["low", "mean", "high"].map(|k| row["latency_ns"]["mean"][k].as_f64().unwrap());
+        let latency = &row["latency"];
+        assert_eq!(latency["mean_ns"]["runs"], 3);
+        let [low, mean, high] = ["low", "mean", "high"].map(|k| latency["mean_ns"][k].as_f64().unwrap());
         assert!(low < mean && mean < high);
+        assert!(latency["estimate_mean_ns"]["mean"].as_f64().unwrap() > mean, "what is in flight is slower");
+        assert!(latency["naive"]["p999_ns"].is_u64() && latency["estimate"]["mean_is_bound"].is_boolean());
         assert!(row["in_flight"].as_u64().unwrap() >= 18, "the closed loop leaves a chunk of each initiator in flight");
         assert_eq!(row["seeds"].as_array().unwrap().len(), 3);
     }
@@ -58,6 +61,39 @@ fn golden_cli_sim_run_has_its_shape() {
     for word in ["IN FLIGHT", "P99.9", "GB/s", "TRACE", "events/s"] {
         assert!(text.contains(word), "{word}: {text}");
     }
+}
+
+#[test]
+fn golden_cli_sim_run_writes_every_chunk() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("figures");
+    let report = json(&[&SMALL[..], &["--out", out.to_str().unwrap(), "--warm-up", "500us"]].concat());
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let file: Value = serde_json::from_str(&read("run.json")).unwrap();
+    assert_eq!(file, report, "the file says what stdout says");
+    let row = &report["configurations"][0];
+    assert_eq!(row["warm_up"], serde_json::json!({ "ns": 500_000, "from": "given", "error": null }));
+    let chunks = read("chunks.csv");
+    let counted = |end: &str| chunks.lines().filter(|l| l.ends_with(end)).count() as u64;
+    assert_eq!(counted(",true"), row["done"].as_u64().unwrap());
+    assert_eq!(counted(",false"), row["in_flight"].as_u64().unwrap(), "chunks in flight are there");
+    assert!(read("series.csv").starts_with("configuration,from_ns,count,mean,max,moving_average\n"));
+    assert_eq!(read("configurations.csv").lines().count(), 2);
+    for name in ["latency.svg", "latency_0.svg"] {
+        assert!(read(name).trim_end().ends_with("</svg>"), "{name}");
+    }
+}
+
+#[test]
+fn golden_cli_sim_warm_up_is_found_or_said_to_be_missing() {
+    let short = sim(&[&SMALL[..], &["--warm-up", "auto"]].concat());
+    assert_eq!(short.code, 0);
+    assert!(short.err.contains("nothing was cut") && short.err.contains("--set run="), "{}", short.err);
+    let long = ["run", "surge-5", "--nodes", "36", "--seeds", "1..3", "--set", "run=200ms", "--warm-up", "auto"];
+    let warm_up = &json(&long)["configurations"][0]["warm_up"];
+    assert_eq!(warm_up["from"], "mser5", "{warm_up}");
+    assert_eq!(sim(&[&SMALL[..], &["--warm-up", "soon"]].concat()).code, 2);
+    assert!(refused(&[&SMALL[..], &["--warm-up", "2ms"]].concat(), 2).contains("the whole run"));
 }
 
 #[test]

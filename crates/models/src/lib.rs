@@ -10,4 +10,6 @@ pub mod rcs;
 pub mod storage;
 pub mod summary;
 pub mod surge;
+
+pub use segue_des::stats;
 pub mod tail;

@@ -4,7 +4,7 @@
 //! Invariant: every figure of ours is printed beside the paper's where there is one, with an interval.
 
 mod decibel;
-mod plot;
+pub mod plot;
 mod rcs;
 
 use crate::Global;

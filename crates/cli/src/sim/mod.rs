@@ -5,6 +5,7 @@
 
 mod configurations;
 mod figures;
+mod files;
 mod golden;
 mod list;
 mod run;
@@ -12,6 +13,7 @@ pub mod runner;
 mod scale;
 pub mod seeds;
 mod show;
+mod warmup;
 
 use crate::Global;
 use crate::exit::ExitCode;

@@ -7,12 +7,14 @@ use super::configurations::{self, Configuration, Nodes};
 use super::figures::Figures;
 use super::runner;
 use super::seeds::Seeds;
-use super::show;
+use super::warmup::{self, Ask, WarmUp};
+use super::{files, show};
 use crate::Global;
 use crate::exit::{ExitCode, fail};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use segue_models::storage::Outcome;
 use segue_models::storage::registry::{Model, RunError};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Arguments of `segue sim run`.
@@ -28,12 +30,18 @@ pub struct Args {
     /// A setting; several values (key=a,b) make several configurations, several settings their cross product.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    /// Leave out chunks created before this: a duration, or auto (MSER-5) (default: the setting warm_up).
+    #[arg(long, value_name = "auto|DURATION")]
+    warm_up: Option<Ask>,
     /// Runs at once (default: as many as the machine has threads).
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print only each seed's trace hash: equal hashes on two machines are equal runs.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "out")]
     trace: bool,
+    /// Write the figures as JSON and CSV, every chunk, and plots as SVG into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 /// A seed of a configuration.
@@ -54,6 +62,7 @@ pub struct Run {
 pub struct Results {
     pub configuration: Configuration,
     pub runs: Vec<Run>,
+    pub warm_up: WarmUp,
 }
 
 /// Runs the verb.
@@ -61,12 +70,26 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
     let model = configurations::model(&args.model)?;
     let rows = configurations::all(model, &args.nodes, &args.settings)?;
     let threads = runner::threads(args.threads.map(usize::from));
-    let results = all(model, rows, args.seeds.all(), threads, global.json)?;
+    if let Some(dir) = &args.out {
+        // Before minutes of work, not after.
+        std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    }
+    let mut results = all(model, rows, args.seeds.all(), threads, global.json)?;
     if args.trace {
         global.print("sim.trace", &show::traces_json(model, &results), || show::traces(&results));
     } else {
+        for of in &mut results {
+            warmup::cut(of, args.warm_up)?;
+            if let Some(error) = &of.warm_up.error {
+                eprintln!("segue: {}: {error}, with --set run=DURATION; nothing was cut", of.configuration.name());
+            }
+        }
         let figures: Vec<Figures> = results.iter().map(Figures::of).collect();
-        global.print("sim.run", &show::json(model, threads, &results, &figures), || show::text(&results, &figures));
+        let json = show::json(model, threads, &results, &figures);
+        if let Some(dir) = &args.out {
+            files::write(dir, &json, &results, &figures)?;
+        }
+        global.print("sim.run", &json, || show::text(&results, &figures));
     }
     Ok(ExitCode::Yes)
 }
@@ -100,7 +123,10 @@ pub fn all(
         Ok(Run { seed: job.seed, outcome, wall_s })
     })?;
     let mut runs = runs.into_iter();
-    let take = |configuration| Results { configuration, runs: runs.by_ref().take(seeds.len()).collect() };
+    let take = |configuration: Configuration| {
+        let warm_up = WarmUp { ns: configuration.scenario.warm_up_ns, from: warmup::From::Setting, error: None };
+        Results { configuration, runs: runs.by_ref().take(seeds.len()).collect(), warm_up }
+    };
     Ok(configurations.into_iter().map(take).collect())
 }
 
@@ -130,15 +156,26 @@ pub mod tests {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, RunError> {
         let takes_ns = own.duration("takes")?.unwrap_or(1_000);
+        let age_ns = own.duration("age")?.unwrap_or(9);
         own.finish()?;
         if takes_ns > scenario.run_ns {
             return Err(Violation::Idle { now_ns: 5, target: 2 }.into());
         }
         let chunk = |n: u64| Chunk { initiator: 0, group: 0, second_group: 1, bytes: 1_000, created_ns: n * 1_000 };
+        let latency_ns = |n: u64| match takes_ns {
+            0 => {
+                if n < 30 {
+                    9_000
+                } else {
+                    1_000
+                }
+            }
+            _ => takes_ns * (n + 1) + seed,
+        };
         progress(Progress { now_ns: scenario.run_ns / 2, events: 50 });
         Ok(Outcome {
-            done: (0..100).map(|n| Done { chunk: chunk(n), latency_ns: takes_ns * (n + 1) + seed }).collect(),
-            pending: vec![Pending { chunk: chunk(100), age_ns: 9 }],
+            done: (0..100).map(|n| Done { chunk: chunk(n), latency_ns: latency_ns(n) }).collect(),
+            pending: vec![Pending { chunk: chunk(100), age_ns }],
             events: 100,
             trace: seed ^ takes_ns,
             counters: vec![("rounds", 100 * seed)],
@@ -151,7 +188,10 @@ pub mod tests {
         name: "stub",
         about: "known results",
         source: "none",
-        keys: &[Key { name: "takes", about: "latency", default: "1us" }],
+        keys: &[
+            Key { name: "takes", about: "latency; 0ns settles after 30 chunks", default: "1us" },
+            Key { name: "age", about: "of what is left", default: "9ns" },
+        ],
         run: stub,
     };
 

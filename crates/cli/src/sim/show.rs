@@ -7,6 +7,7 @@ use super::figures::{Figures, Latency};
 use super::run::Results;
 use super::runner::rate_text;
 use crate::out::Table;
+use segue_models::stats::Mean;
 use segue_models::storage::registry::Model;
 use serde_json::{Map, Value, json};
 
@@ -55,12 +56,24 @@ fn us(ns: f64) -> String {
     format!("{:.1}", ns / 1e3)
 }
 
+fn interval(of: &Mean, show: impl Fn(f64) -> String) -> String {
+    format!("{}..{}", show(of.low), show(of.high))
+}
+
 /// The tables.
 pub fn text(results: &[Results], figures: &[Figures]) -> String {
+    let names: Vec<String> = results.iter().map(|r| r.configuration.name()).collect();
+    let events: u64 = figures.iter().map(|f| f.events).sum();
+    let seconds: f64 = results.iter().flat_map(|r| &r.runs).map(|run| run.wall_s).sum();
+    let tables = [latencies(&names, figures), everything(&names, figures), counters(&names, figures), seeds(figures)];
+    format!("{}\n{events} events, {} on one thread\n", tables.join("\n"), rate_text(events, seconds))
+}
+
+/// Written chunks, after the warm-up.
+fn latencies(names: &[String], figures: &[Figures]) -> String {
     let heads = [
-        "CONFIGURATION",
-        "DONE>",
-        "IN FLIGHT>",
+        "LATENCY OF WRITTEN CHUNKS",
+        "CHUNKS>",
         "MEAN us>",
         "95 %>",
         "P50>",
@@ -71,36 +84,68 @@ pub fn text(results: &[Results], figures: &[Figures]) -> String {
         "GB/s>",
     ];
     let mut table = Table::new(&heads);
-    for (results, figures) in results.iter().zip(figures) {
-        let mut row = vec![results.configuration.name(), figures.done.to_string(), figures.in_flight.to_string()];
-        row.extend(latency_cells(figures.latency_ns.as_ref()));
+    for (name, figures) in names.iter().zip(figures) {
+        let mut row = vec![name.clone()];
+        match &figures.latency {
+            Some(l) => {
+                row.extend([l.naive.count.to_string(), us(l.mean_ns.mean), interval(&l.mean_ns, us)]);
+                let q = [l.naive.p50_ns, l.naive.p90_ns, l.naive.p99_ns, l.naive.p999_ns, l.naive.max_ns];
+                row.extend(q.map(|ns| us(ns as f64)));
+            }
+            None => row.extend(vec!["-".to_owned(); 8]),
+        }
         row.push(format!("{:.2}", figures.bytes_per_s.mean / 1e9));
         table.row(row);
     }
-    let events: u64 = figures.iter().map(|f| f.events).sum();
-    let seconds: f64 = results.iter().flat_map(|r| &r.runs).map(|run| run.wall_s).sum();
-    let rate = rate_text(events, seconds);
-    format!(
-        "{}\n{}\n{}\n{events} events, {rate} on one thread\n",
-        table.render(),
-        counters(results, figures),
-        seeds(figures)
-    )
+    table.render()
 }
 
-fn latency_cells(latency: Option<&Latency>) -> Vec<String> {
-    let Some(l) = latency else { return vec!["-".into(); 7] };
-    let mut cells = vec![us(l.mean.mean), format!("{}..{}", us(l.mean.low), us(l.mean.high))];
-    cells.extend([l.p50, l.p90, l.p99, l.p999, l.max].map(|ns| us(ns as f64)));
-    cells
+/// All chunks: those in flight at the end are accounted for, beside the figures that leave them out.
+fn everything(names: &[String], figures: &[Figures]) -> String {
+    let heads = [
+        "WITH THOSE IN FLIGHT",
+        "DONE>",
+        "IN FLIGHT>",
+        "WARM-UP ms>",
+        "COUNTED IN FLIGHT>",
+        "OLDEST us>",
+        "MEAN us>",
+        "OF WRITTEN>",
+        "P99>",
+        "OF WRITTEN>",
+    ];
+    let mut table = Table::new(&heads);
+    for (name, figures) in names.iter().zip(figures) {
+        let warm_up = format!("{:.3}", figures.warm_up.ns as f64 / 1e6);
+        let mut row = vec![name.clone(), figures.done.to_string(), figures.in_flight.to_string(), warm_up];
+        match &figures.latency {
+            Some(l) => row.extend(estimate_cells(l)),
+            None => row.extend(vec!["-".to_owned(); 6]),
+        }
+        table.row(row);
+    }
+    table.render()
 }
 
-fn counters(results: &[Results], figures: &[Figures]) -> String {
-    let mut table = Table::new(&["CONFIGURATION", "COUNTER", "PER RUN>", "95 %>"]);
-    for (results, figures) in results.iter().zip(figures) {
-        for (name, count) in &figures.counters {
-            let interval = format!("{:.1}..{:.1}", count.low, count.high);
-            table.row(vec![results.configuration.name(), (*name).into(), format!("{:.1}", count.mean), interval]);
+fn estimate_cells(l: &Latency) -> [String; 6] {
+    // An estimate that ends with a chunk in flight is a lower bound.
+    let bound = if l.estimate.mean_is_bound { ">= " } else { "" };
+    [
+        l.in_flight.to_string(),
+        us(l.oldest_in_flight_ns as f64),
+        format!("{bound}{}", us(l.estimate_mean_ns.mean)),
+        us(l.mean_ns.mean),
+        l.estimate.p99_ns.map_or(format!("> {}", us(l.naive.max_ns as f64)), |ns| us(ns as f64)),
+        us(l.naive.p99_ns as f64),
+    ]
+}
+
+fn counters(names: &[String], figures: &[Figures]) -> String {
+    let mut table = Table::new(&["COUNTERS", "COUNTER", "PER RUN>", "95 %>"]);
+    for (name, figures) in names.iter().zip(figures) {
+        for (counter, count) in &figures.counters {
+            let interval = interval(count, |v| format!("{v:.1}"));
+            table.row(vec![name.clone(), (*counter).into(), format!("{:.1}", count.mean), interval]);
         }
     }
     table.render()

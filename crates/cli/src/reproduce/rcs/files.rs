@@ -73,7 +73,7 @@ fn bars(results: &Results, figure: usize, title: &str, unit: &str) -> Result<Str
     for result in &results.rows {
         for (path, figures, paper) in result.paths() {
             if let Some(paper) = paper {
-                bars.pair(&format!("{}, {path}", result.row.key), [mean(&pick(figures)).mean, pick_paper(paper)]);
+                bars.group(&format!("{}, {path}", result.row.key), [mean(&pick(figures)).mean, pick_paper(paper)]);
             }
         }
     }
