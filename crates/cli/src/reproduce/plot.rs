@@ -167,13 +167,16 @@ impl Lines {
     }
 }
 
+/// Values over their numbers.
+type Points = Vec<(f64, f64)>;
+
 /// Values one after the other over their number: thin lines, thick lines, marked heights.
 pub struct Series {
     title: String,
     across: String,
     up: String,
     highest: f64,
-    lines: Vec<(String, u32, Vec<(f64, f64)>)>,
+    lines: Vec<(String, u32, Points)>,
     marks: Vec<(String, f64)>,
 }
 

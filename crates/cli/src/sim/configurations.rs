@@ -8,6 +8,9 @@ use anyhow::Result;
 use segue_models::storage::registry::{MODELS, Model, find};
 use segue_models::storage::{KEYS, Options, Scenario};
 
+/// Most configurations of one command.
+const CONFIGURATIONS_MAX: usize = 10_000;
+
 /// How many nodes.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Nodes {
@@ -57,27 +60,32 @@ pub fn model(name: &str) -> Result<&'static Model> {
 /// # Errors
 /// Names the setting and what it takes.
 pub fn all(model: &Model, nodes: &Nodes, settings: &[String]) -> Result<Vec<Configuration>> {
+    let rows = combinations(model, settings)?;
+    rows.into_iter().map(|row| one(nodes.apply(Scenario::default()), row).map(|c| nodes.exact(c))).collect()
+}
+
+/// Settings that have one value each, over a scenario.
+///
+/// # Errors
+/// Names the setting and what it takes.
+pub fn over(model: &Model, base: Scenario, settings: &[String]) -> Result<Configuration> {
+    let mut rows = combinations(model, settings)?;
+    match rows.len() {
+        1 => one(base, rows.remove(0)),
+        _ => Err(fail(ExitCode::Misuse, "here each setting takes one value; `segue sim run` takes lists")),
+    }
+}
+
+fn combinations(model: &Model, settings: &[String]) -> Result<Vec<Vec<(String, String)>>> {
     let mut rows: Vec<Vec<(String, String)>> = vec![Vec::new()];
     for (key, values) in split(settings)? {
         known(model, &key)?;
         rows = rows.iter().flat_map(|row| values.iter().map(|v| with(row, &key, v))).collect();
-        if rows.len() > 10_000 {
+        if rows.len() > CONFIGURATIONS_MAX {
             return Err(fail(ExitCode::Misuse, "more than 10,000 configurations; give fewer values to --set"));
         }
     }
-    rows.into_iter().map(|row| one(nodes, row)).collect()
-}
-
-/// The one configuration of settings that have one value each.
-///
-/// # Errors
-/// Names the setting and what it takes.
-pub fn single(model: &Model, nodes: &Nodes, settings: &[String]) -> Result<Configuration> {
-    let mut rows = all(model, nodes, settings)?;
-    match rows.len() {
-        1 => Ok(rows.remove(0)),
-        _ => Err(fail(ExitCode::Misuse, "here each setting takes one value; `segue sim run` takes lists")),
-    }
+    Ok(rows)
 }
 
 fn with(row: &[(String, String)], key: &str, value: &str) -> Vec<(String, String)> {
@@ -110,17 +118,13 @@ fn known(model: &Model, key: &str) -> Result<()> {
     Err(fail(ExitCode::Misuse, text))
 }
 
-fn one(nodes: &Nodes, settings: Vec<(String, String)>) -> Result<Configuration> {
+fn one(base: Scenario, settings: Vec<(String, String)>) -> Result<Configuration> {
     let mut options = Options::new();
     for (key, value) in &settings {
         options.set(key, value);
     }
     let misuse = |e: segue_models::storage::OptionError| fail(ExitCode::Misuse, e.to_string());
-    let mut scenario = nodes.apply(Scenario::default()).with(&mut options).map_err(misuse)?;
-    scenario.targets = scenario.groups() * scenario.group_targets;
-    if let Some(nodes) = nodes.nodes {
-        scenario.initiators = nodes - scenario.targets;
-    }
+    let scenario = base.with(&mut options).map_err(misuse)?;
     Ok(Configuration { settings, scenario, own: options })
 }
 
@@ -132,6 +136,16 @@ impl Nodes {
         scenario.initiators = self.initiators.unwrap_or(scenario.initiators);
         scenario.targets = self.targets.unwrap_or(scenario.targets);
         scenario
+    }
+
+    /// Whole groups; what is left over of a number of nodes in all writes.
+    fn exact(&self, mut configuration: Configuration) -> Configuration {
+        let scenario = &mut configuration.scenario;
+        scenario.targets = scenario.groups() * scenario.group_targets;
+        if let Some(nodes) = self.nodes {
+            scenario.initiators = nodes - scenario.targets;
+        }
+        configuration
     }
 }
 
@@ -177,7 +191,7 @@ mod tests {
         assert!(says(&["chunk"]).contains("has no \"=\""));
         assert!(says(&["chunk=1MiB", "chunk=2MiB"]).contains("set twice"));
         assert!(says(&["chunk=big"]).contains("chunk takes a size"));
-        assert!(single(&STUB, &Nodes::default(), &["copies=1,2".into()]).is_err());
+        assert!(over(&STUB, Scenario::default(), &["copies=1,2".into()]).is_err());
         assert!(says(&["copies=99"]).contains("copies must be"));
         assert!(model("nonsense").err().unwrap().to_string().contains("no model \"nonsense\""));
     }

@@ -17,6 +17,7 @@ use child::{Measured, Task};
 use growth::Growth;
 use indicatif::{ProgressBar, ProgressStyle};
 use rows::{Kind, Row};
+use segue_models::choosy::scale::{LOADED_NODES, LOADS_PERMILLE, Limits, NODES};
 use segue_models::storage::registry::Model;
 use segue_types::parse_duration_ns;
 use serde::Serialize;
@@ -31,13 +32,13 @@ pub struct Args {
     #[arg(long, default_value = MODEL)]
     model: String,
     /// Sizes: nodes in all, half of them write as fast as they can for 10 ms of virtual time.
-    #[arg(long, value_delimiter = ',', default_value = "180,360,1000,3000,10000")]
+    #[arg(long, value_delimiter = ',', default_values_t = NODES.to_vec())]
     nodes: Vec<u32>,
     /// Open loads, thousandths of the capacity, at --load-nodes.
-    #[arg(long, value_delimiter = ',', default_value = "200,400,600,800,950")]
-    loads: Vec<u32>,
+    #[arg(long, value_delimiter = ',', default_values_t = LOADS_PERMILLE.to_vec())]
+    loads: Vec<u64>,
     /// Nodes of the rows of --loads.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = LOADED_NODES)]
     load_nodes: u32,
     /// Simulations at once in each row, with seeds SEED, SEED + 1, and so on; rates are those of all together.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -84,12 +85,14 @@ struct Line {
     limit_events_per_s: f64,
     measured_over_limit: f64,
     trace: String,
+    /// What is promised of this row with the default model and settings.
+    limits: Limits,
 }
 
 /// A claim and what was measured.
 #[derive(Serialize)]
 struct Claim {
-    claim: &'static str,
+    claim: String,
     measured: f64,
     bound: f64,
     holds: bool,
@@ -100,10 +103,8 @@ struct Report {
     model: &'static str,
     threads: usize,
     seed: u64,
-    /// The sizes, and the published figure as a row of kind "figure".
+    /// In the order they were run: the sizes, the figure, everyone, the loads.
     rows: Vec<Line>,
-    /// Open arrivals.
-    loads: Vec<Line>,
     /// Over the sizes; `null` when there are fewer than two.
     growth: Option<Growth>,
     /// Whether the cost of an event grows at most logarithmically with the nodes; the numbers are in `growth`.
@@ -123,10 +124,7 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
     let repeat_ns = parse_duration_ns(&args.repeat)
         .map_err(|e| fail(ExitCode::Misuse, format!("--repeat takes a duration, for example 2s: {e}")))?;
     let threads = child::threads(args.threads);
-    let set = &args.settings;
-    let mut rows: Vec<Row> = args.nodes.iter().map(|n| Row::of_size(*n, set)).collect();
-    rows.push(Row::figure(set));
-    rows.extend(args.loads.iter().map(|load| Row::of_load(args.load_nodes, *load, set)));
+    let rows = Row::all(&args.nodes, args.load_nodes, &args.loads, &args.settings);
     for row in &rows {
         // Before minutes of work, not after.
         row.configuration(model)?;
@@ -134,7 +132,7 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
     let bar = bar(rows.len(), global.json);
     let mut lines = Vec::new();
     for row in rows {
-        bar.set_message(format!("{} nodes{}", row.nodes, last_rate(&lines)));
+        bar.set_message(format!("{}, {} nodes{}", row.kind.name(), row.nodes, last_rate(&lines)));
         let task = Task { model: model.name.into(), row, seed: args.seed, threads, repeat_ns };
         lines.push(line(model, &task, &child::measure(&task)?)?);
         bar.inc(1);
@@ -171,7 +169,7 @@ fn line(model: &Model, task: &Task, measured: &Measured) -> Result<Line> {
     };
     Ok(Line {
         kind: task.row.kind,
-        nodes: scenario.initiators + scenario.targets,
+        nodes: task.row.nodes,
         initiators: scenario.initiators,
         targets: scenario.targets,
         load,
@@ -189,18 +187,18 @@ fn line(model: &Model, task: &Task, measured: &Measured) -> Result<Line> {
         limit_events_per_s,
         measured_over_limit: events_per_s / limit_events_per_s,
         trace: measured.trace.clone(),
+        limits: task.row.case().limits,
     })
 }
 
-fn report(model: &'static Model, threads: usize, args: &Args, lines: Vec<Line>) -> Report {
+fn report(model: &'static Model, threads: usize, args: &Args, rows: Vec<Line>) -> Report {
     let defaults = args.settings.is_empty() && threads == 1;
-    let (loads, rows): (Vec<Line>, Vec<Line>) = lines.into_iter().partition(|l| l.kind == Kind::Load);
-    let sizes: Vec<(u32, f64)> =
-        rows.iter().filter(|l| l.kind == Kind::Nodes).map(|l| (l.nodes, l.ns_per_event)).collect();
-    let growth = Growth::of(&sizes);
-    let claims = if model.name == MODEL && defaults { claims(&rows) } else { Vec::new() };
-    let cost_of_load = match (loads.first(), loads.last()) {
-        (Some(low), Some(high)) if loads.len() > 1 => Some(high.ns_per_event / low.ns_per_event),
+    let cost = |kind| move |l: &Line| (l.kind == kind).then_some((l.nodes, l.ns_per_event));
+    let growth = Growth::of(&rows.iter().filter_map(cost(Kind::Grown)).collect::<Vec<_>>());
+    let loads: Vec<f64> = rows.iter().filter_map(cost(Kind::Loaded)).map(|(_, ns)| ns).collect();
+    let claims = if model.name == MODEL && defaults { rows.iter().flat_map(claims).collect() } else { Vec::new() };
+    let cost_of_load = match loads.as_slice() {
+        [low, .., high] => Some(high / low),
         _ => None,
     };
     Report {
@@ -212,30 +210,24 @@ fn report(model: &'static Model, threads: usize, args: &Args, lines: Vec<Line>) 
         growth,
         cost_of_load,
         rows,
-        loads,
     }
 }
 
-/// What the project promises of its simulator with the default model and settings, for the rows that were run.
-fn claims(rows: &[Line]) -> Vec<Claim> {
-    let least = |claim, measured, bound| Claim { claim, measured, bound, holds: measured >= bound };
-    let most = |claim, measured, bound| Claim { claim, measured, bound, holds: measured < bound };
-    let mut claims = Vec::new();
-    for line in rows {
-        match (line.kind, line.nodes) {
-            (Kind::Nodes, 180) => {
-                claims.push(least("90 x 90, 10 ms of 128 KiB: events per second, at least", line.events_per_s, 3e6));
-            }
-            (Kind::Figure, _) => {
-                claims.push(least("90 x 90, 40 ms of 1 MiB: events per second, at least", line.events_per_s, 3e6));
-                claims.push(most("90 x 90, 40 ms of 1 MiB: seconds, below", line.wall_s, 0.05));
-            }
-            (Kind::Nodes, 10_000) => {
-                claims.push(most("10,000 nodes, 10 ms: seconds, below", line.wall_s, 60.0));
-                claims.push(most("10,000 nodes, 10 ms: peak memory in GiB, below", line.rss_gib, 4.0));
-            }
-            _ => {}
-        }
-    }
-    claims
+/// What is promised of a row with the default model and settings.
+fn claims(line: &Line) -> Vec<Claim> {
+    let Limits { wall_ms_max, events_per_s_min, rss_bytes_max } = line.limits;
+    let claim = |what: &str, measured: f64, bound: f64, holds: bool| Claim {
+        claim: format!("{} {} nodes: {what}", line.kind.name(), line.nodes),
+        measured,
+        bound,
+        holds,
+    };
+    let least = events_per_s_min.map(|min| {
+        let (measured, bound) = (line.events_per_s, min as f64);
+        claim("events per second, at least", measured, bound, measured >= bound)
+    });
+    let most = |what, measured: f64, bound: Option<f64>| bound.map(|b| claim(what, measured, b, measured < b));
+    let wall = most("seconds, below", line.wall_s, wall_ms_max.map(|ms| ms as f64 / 1e3));
+    let rss = most("GiB of memory, below", line.rss_gib, rss_bytes_max.map(|b| b as f64 / f64::from(1 << 30)));
+    least.into_iter().chain(wall).chain(rss).collect()
 }

@@ -9,10 +9,6 @@ use crate::out::Table;
 /// The tables.
 pub fn text(report: &Report) -> String {
     let mut text = lines(&report.rows);
-    if !report.loads.is_empty() {
-        text.push('\n');
-        text.push_str(&lines(&report.loads));
-    }
     if let Some(growth) = &report.growth {
         let answer = if growth.at_most_logarithmic { "at most logarithmically" } else { "faster than logarithmically" };
         text.push_str(&format!(
@@ -33,7 +29,7 @@ pub fn text(report: &Report) -> String {
         let mut table = Table::new(&["CLAIM", "BOUND>", "MEASURED>", "HOLDS"]);
         for claim in &report.claims {
             let holds = if claim.holds { "yes" } else { "NO" };
-            table.row(vec![claim.claim.into(), short(claim.bound), short(claim.measured), holds.into()]);
+            table.row(vec![claim.claim.clone(), short(claim.bound), short(claim.measured), holds.into()]);
         }
         text.push('\n');
         text.push_str(&table.render());
@@ -47,6 +43,7 @@ fn short(value: f64) -> String {
 
 fn lines(lines: &[Line]) -> String {
     let heads = [
+        "ROW",
         "NODES>",
         "LOAD>",
         "RUN ms>",
@@ -62,6 +59,7 @@ fn lines(lines: &[Line]) -> String {
     let mut table = Table::new(&heads);
     for line in lines {
         table.row(vec![
+            line.kind.name().into(),
             line.nodes.to_string(),
             line.load.map_or("closed".into(), |l| format!("{l:.2}")),
             format!("{}", line.run_ns as f64 / 1e6),
