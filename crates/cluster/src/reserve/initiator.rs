@@ -179,7 +179,7 @@ impl Initiator {
             wanted_ns: 0,
             bids: Vec::with_capacity(group_targets as usize),
             silent: 0,
-            writes: Vec::with_capacity(usize::from(rules.outstanding_max)),
+            writes: Vec::with_capacity(1),
             own_end_ns: 0,
             wake_ns: Nanos::MAX,
             overdue_ns: Nanos::MAX,
@@ -369,6 +369,10 @@ impl Initiator {
             return;
         }
         let done = self.writes.swap_remove(place);
+        if self.writes.iter().all(|w| w.under_way_count == 0) {
+            // A window is over when its copy is acknowledged, though more was reserved.
+            self.own_end_ns = self.own_end_ns.min(now);
+        }
         if self.phase != Phase::Idle && self.talk == id {
             // A copy that was given up has come after all, while another one was negotiated.
             if let Phase::Asking { to, .. } = self.phase {

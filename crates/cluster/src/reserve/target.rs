@@ -129,6 +129,7 @@ pub enum TargetOut {
     },
 }
 
+/// A window that is held. 32 bytes: two to a cache line, and a target has several.
 #[derive(Clone, Copy)]
 struct Held {
     window: Window,
@@ -149,7 +150,7 @@ pub struct Target {
 impl Target {
     /// A target without windows.
     pub fn new(rules: Rules, drive: DriveRule, links: Links) -> Target {
-        Target { rules, drive, links, held: Vec::with_capacity(32) }
+        Target { rules, drive, links, held: Vec::with_capacity(8) }
     }
 
     /// Windows it holds, bid or accepted.

@@ -10,5 +10,7 @@ pub mod golden;
 pub mod model;
 pub mod scale;
 mod world;
+#[cfg(test)]
+mod world_tests;
 
-pub use world::{Variant, run};
+pub use world::{Faults, Variant, run, run_with};

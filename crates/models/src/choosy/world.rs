@@ -8,6 +8,7 @@ use segue_cluster::reserve::{
     Ask, Backlog, Bid, DriveRule, Initiator, InitiatorEvent, InitiatorOut, Reply, Rules, Span, Target, TargetEvent,
     TargetOut, Window, WriteId,
 };
+use segue_des::Chance;
 use segue_types::Nanos;
 use std::collections::VecDeque;
 
@@ -56,6 +57,45 @@ pub fn run(
     crate::storage::run(&mut World::new(variant.rules(scenario), scenario), scenario, seed, progress)
 }
 
+/// Runs one seed under given rules, with things going wrong.
+///
+/// # Errors
+/// The first rule that was broken.
+pub fn run_with(
+    rules: Rules,
+    faults: &Faults,
+    scenario: &Scenario,
+    seed: u64,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome, Violation> {
+    let mut world = World::new(rules, scenario);
+    world.faults = Some((faults.clone(), Chance::new(seed).stream("faults")));
+    crate::storage::run(&mut world, scenario, seed, progress)
+}
+
+/// What goes wrong in a run. Only rules with [`Rules::patience`] get over it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Faults {
+    /// Messages and transfers that are lost, thousandths.
+    pub lost_permille: u64,
+    /// Until when, nanoseconds.
+    pub lost_until_ns: Nanos,
+    /// Targets that are dead from a time on, nanoseconds.
+    pub dead: Vec<(u32, Nanos)>,
+}
+
+/// A bug that is put into the world, to see that the accounts catch it.
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Planted {
+    /// Initiators ask for windows from now on, whatever windows of their own there are.
+    ForgetOwn,
+    /// Targets have two machines that do not know of each other's windows.
+    TwoMinds,
+    /// Targets pass each cancellation to their accounts twice.
+    SettleTwice,
+}
+
 /// What happens to a node.
 #[derive(Clone, Copy)]
 pub(crate) enum Event {
@@ -93,6 +133,10 @@ pub(crate) struct World {
     write_ns: Vec<Nanos>,
     powers: bool,
     control_messages: u64,
+    lost_messages: u64,
+    faults: Option<(Faults, Chance)>,
+    #[cfg(test)]
+    pub(super) planted: Option<Planted>,
     of_initiator: Vec<InitiatorOut>,
     of_target: Vec<TargetOut>,
 }
@@ -127,6 +171,10 @@ impl World {
             write_ns: write_ns.collect(),
             powers: sizes.len() > 1,
             control_messages: 0,
+            lost_messages: 0,
+            faults: None,
+            #[cfg(test)]
+            planted: None,
             of_initiator: Vec::with_capacity(16),
             of_target: Vec::with_capacity(16),
         }
@@ -146,6 +194,9 @@ impl World {
 
     fn target(&mut self, sim: &mut Sim<'_, Event>, target: u32, event: Event) -> Result<(), Violation> {
         let now = sim.now();
+        if self.is_dead(now, target) {
+            return Ok(());
+        }
         let (chunk, event) = match event {
             Event::Request { chunk, round, not_before_ns } => {
                 let class = self.class(sim.chunk(ChunkId(chunk)).bytes);
@@ -171,12 +222,27 @@ impl World {
             Event::Bid { .. } | Event::Acknowledged { .. } | Event::Wake => unreachable!("an initiator's event"),
         };
         let mut out = std::mem::take(&mut self.of_target);
-        self.targets[target as usize].step(now, event, &mut out);
+        let machine = self.machine(target, chunk);
+        self.targets[machine].step(now, event, &mut out);
         for action in out.drain(..) {
             self.target_does(sim, target, chunk, action)?;
         }
         self.of_target = out;
         Ok(())
+    }
+
+    #[cfg(not(test))]
+    const fn machine(&self, target: u32, _chunk: u32) -> usize {
+        target as usize
+    }
+
+    #[cfg(test)]
+    fn machine(&self, target: u32, chunk: u32) -> usize {
+        match self.planted {
+            // Targets that are not asked lend their machines.
+            Some(Planted::TwoMinds) if chunk % 2 == 1 => self.targets.len() - 1 - target as usize,
+            _ => target as usize,
+        }
     }
 
     fn target_does(
@@ -199,10 +265,16 @@ impl World {
             }
             TargetOut::Cancelled { write, round } | TargetOut::Expired { write, round, accepted: false } => {
                 sim.audit.settle(now, target, chunk_of(write), round)?;
+                #[cfg(test)]
+                if self.planted == Some(Planted::SettleTwice) {
+                    sim.audit.settle(now, target, chunk_of(write), round)?;
+                }
             }
             TargetOut::Expired { accepted: true, .. } => {}
             TargetOut::Store { write, reply, window } => {
+                let initiator = sim.chunk(chunk_of(write)).initiator;
                 sim.audit.targets.shorten(target, window.left_ns, Some(now));
+                sim.audit.initiators.shorten(initiator, window.left_ns, Some(now));
                 let bytes = sim.chunk(chunk_of(write)).bytes;
                 let backlog = self.backlog(target, self.class(bytes));
                 let free_ns = backlog.free_ns.max(now) + backlog.write_ns;
@@ -232,7 +304,21 @@ impl World {
 
     fn message(&mut self, sim: &mut Sim<'_, Event>, node: u32, event: Event) {
         self.control_messages += 1;
+        if self.is_lost(sim.now()) {
+            return;
+        }
         sim.post(sim.now() + sim.timing().message_ns(), node, event);
+    }
+
+    fn is_lost(&mut self, now: Nanos) -> bool {
+        let Some((faults, chance)) = &mut self.faults else { return false };
+        let lost = now < faults.lost_until_ns && chance.odds(faults.lost_permille, 1_000);
+        self.lost_messages += u64::from(lost);
+        lost
+    }
+
+    fn is_dead(&self, now: Nanos, target: u32) -> bool {
+        self.faults.as_ref().is_some_and(|(faults, _)| faults.dead.iter().any(|(t, from)| *t == target && *from <= now))
     }
 
     fn initiator(&mut self, sim: &mut Sim<'_, Event>, initiator: u32, event: InitiatorEvent) -> Result<(), Violation> {
@@ -262,6 +348,8 @@ impl World {
         match action {
             InitiatorOut::Request { to, ask: Ask { write, round, not_before_ns, .. } } => {
                 let chunk = chunk_of(write).0;
+                #[cfg(test)]
+                let not_before_ns = if self.planted == Some(Planted::ForgetOwn) { now } else { not_before_ns };
                 for target in members(self.first_target(sim, chunk), to) {
                     self.message(sim, target, Event::Request { chunk, round, not_before_ns });
                 }
@@ -280,7 +368,8 @@ impl World {
             InitiatorOut::Trim { write, round, grant } => {
                 let target = self.first_target(sim, chunk_of(write).0) + u32::from(grant.member);
                 let event = TargetEvent::Trim { write, round, window: grant.window };
-                self.targets[target as usize].step(now, event, &mut self.of_target);
+                let machine = self.machine(target, chunk_of(write).0);
+                self.targets[machine].step(now, event, &mut self.of_target);
             }
             InitiatorOut::Send { write, round, grant } => {
                 let chunk = chunk_of(write).0;
@@ -293,7 +382,9 @@ impl World {
                 sim.audit.sent(bytes);
                 let last_ns = left_ns + self.takes[self.class(bytes)].framed_ns + sim.timing().trip_ns;
                 let target = self.first_target(sim, chunk) + u32::from(grant.member);
-                sim.post(last_ns, target, Event::Data { chunk, round });
+                if !self.is_lost(now) {
+                    sim.post(last_ns, target, Event::Data { chunk, round });
+                }
             }
             InitiatorOut::Wake { at_ns } => sim.post(at_ns, sim.initiator_node(initiator), Event::Wake),
             InitiatorOut::Done { write } => sim.finish(chunk_of(write))?,
@@ -357,6 +448,9 @@ impl Protocol for World {
             ("rounds", sum(|i| i.counts().rounds)),
             ("incomplete", sum(|i| i.counts().incomplete)),
             ("lost", sum(|i| i.counts().lost)),
+            ("lost_messages", self.lost_messages),
+            ("open_bids", sim.audit.open_bids() as u64),
+            ("held_windows", self.targets.iter().map(|t| t.windows() as u64).sum()),
         ]
     }
 }

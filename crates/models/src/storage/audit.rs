@@ -83,6 +83,9 @@ pub enum Violation {
     },
 }
 
+/// Windows that ended longer ago than this meet no new one: none is told of later than a message after it began.
+const PAST_NS: Nanos = 1_000_000;
+
 /// Accepted windows of many nodes that may not overlap.
 pub struct Windows {
     side: &'static str,
@@ -103,10 +106,19 @@ impl Windows {
     /// # Errors
     /// When it overlaps one that is there.
     pub fn add(&mut self, now: Nanos, node: u32, left_ns: Nanos, right_ns: Nanos) -> Result<(), Violation> {
-        let windows = &mut self.of[node as usize];
-        windows.retain(|(_, right)| *right + 1_000_000 > now);
-        let gap = self.gap_ns;
-        let clash = windows.iter().find(|(l, r)| left_ns < r + gap && *l < right_ns + gap).copied();
+        let (windows, gap) = (&mut self.of[node as usize], self.gap_ns);
+        let (mut clash, mut place) = (None, 0);
+        while place < windows.len() {
+            let (left, right) = windows[place];
+            if right + PAST_NS <= now {
+                windows.swap_remove(place);
+                continue;
+            }
+            if left_ns < right + gap && left < right_ns + gap {
+                clash = Some((left, right));
+            }
+            place += 1;
+        }
         windows.push((left_ns, right_ns));
         match clash {
             None => Ok(()),
@@ -140,8 +152,15 @@ pub struct Audit {
     sent_bytes: u64,
     received_bytes: u64,
     stored_bytes: u64,
-    copies: Vec<Vec<u32>>,
+    copies: Vec<Copies>,
     drives: Vec<Busy>,
+}
+
+/// The first targets that have a copy of a chunk: as many as any scenario wants.
+#[derive(Clone, Copy, Default)]
+struct Copies {
+    on: [u32; 8],
+    count: u32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -245,11 +264,13 @@ impl Audit {
     /// A target vouches for a copy that is not on its medium yet (write-back).
     pub fn vouched(&mut self, target: u32, chunk: ChunkId) {
         if self.copies.len() <= chunk.0 as usize {
-            self.copies.resize(chunk.0 as usize + 1, Vec::new());
+            self.copies.resize(chunk.0 as usize + 1, Copies::default());
         }
-        let copies = &mut self.copies[chunk.0 as usize];
-        if !copies.contains(&target) {
-            copies.push(target);
+        let Copies { on, count } = &mut self.copies[chunk.0 as usize];
+        let known = *count as usize;
+        if known < on.len() && !on[..known].contains(&target) {
+            on[known] = target;
+            *count += 1;
         }
     }
 
@@ -258,7 +279,7 @@ impl Audit {
     /// # Errors
     /// When fewer than `copies` different targets have it.
     pub fn done(&mut self, now_ns: Nanos, chunk: ChunkId, copies: u32) -> Result<(), Violation> {
-        let stored = self.copies.get(chunk.0 as usize).map_or(0, |c| c.len() as u32);
+        let stored = self.copies.get(chunk.0 as usize).map_or(0, |c| c.count);
         if stored < copies {
             return Err(Violation::Copies { now_ns, chunk: chunk.0, stored, copies });
         }

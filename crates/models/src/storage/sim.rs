@@ -177,8 +177,7 @@ pub fn run<P: Protocol>(
         sim.put(first_ns, node, Step::Arrival);
     }
     let (mut events, mut trace) = (0u64, TraceHash::new());
-    while sim.queue.next_time().is_some_and(|time| time < scenario.run_ns) {
-        let (now, (node, step)) = sim.queue.pop().expect("there is a next time");
+    while let Some((now, (node, step))) = sim.queue.pop().filter(|(time, _)| *time < scenario.run_ns) {
         sim.scheduled -= 1;
         events += 1;
         trace.number(now).number(u64::from(node));
