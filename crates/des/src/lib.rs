@@ -19,6 +19,9 @@
 //! }
 //! assert!(queue.is_empty());
 //! ```
+//!
+//! Links ([`Link`], [`Flows`]), drives as times ([`Store`]) or as content ([`Drive`]) and nodes ([`Host`]) are plain objects
+//! that own no queue: they say when something ends, and the loop schedules it.
 
 mod chance;
 mod dist;
@@ -29,7 +32,6 @@ mod framing;
 mod host;
 mod image;
 mod ladder;
-mod latency;
 mod link;
 mod queue;
 mod span;
@@ -45,7 +47,6 @@ pub use frames::{FrameFlow, FrameNet};
 pub use framing::{Framing, bytes_ns};
 pub use host::{Delivery, Host, HostClock, Life};
 pub use image::Image;
-pub use latency::Latency;
 pub use link::{Class, Link, LinkSpec, LinkStats, MILLION, Sent};
 pub use queue::{EventId, Queue, Ties};
 pub use span::Span;

@@ -5,10 +5,9 @@
 //!
 //! What a drive holds, tears and loses is `Drive`'s business; here only time counts.
 
-use crate::Chance;
 use crate::framing::SECOND_NS;
-use crate::latency::Latency;
 use crate::span::{Span, Spans};
+use crate::{Chance, Dist};
 use segue_types::Nanos;
 use std::collections::VecDeque;
 
@@ -30,10 +29,12 @@ pub enum Policy {
 pub struct StoreSpec {
     /// Bytes a second, both ways.
     pub bytes_per_s: u64,
-    /// Occupies the drive before each operation.
-    pub access: Latency,
-    /// Added to each answer without occupying the drive.
-    pub answer: Latency,
+    /// Occupies the drive before each operation, whatever it is, nanoseconds.
+    pub access_ns: Nanos,
+    /// Comes on top of that, differently each time, nanoseconds.
+    pub access: Dist,
+    /// Added to each answer without occupying the drive, nanoseconds.
+    pub answer: Dist,
     /// Added to an answer by the backlog, without occupying the drive: `(depth, times)`, depths rising. The backlog, this
     /// operation included, is counted in the operation's own transfer times, to the nearest; the last entry whose depth
     /// it reaches adds that many transfer times.
@@ -49,8 +50,9 @@ impl StoreSpec {
     pub const fn surge(mib_per_s: u64, policy: Policy) -> StoreSpec {
         StoreSpec {
             bytes_per_s: mib_per_s << 20,
-            access: Latency::None,
-            answer: Latency::None,
+            access_ns: 0,
+            access: Dist::Constant(0),
+            answer: Dist::Constant(0),
             crowding: &[],
             depth_max: usize::MAX,
             policy,
@@ -139,9 +141,10 @@ impl Store {
     /// An idle drive.
     ///
     /// # Panics
-    /// When it moves nothing or has no place for an operation.
+    /// When it moves nothing, has no place for an operation, or a latency cannot be drawn.
     pub fn new(spec: StoreSpec) -> Store {
         assert!(spec.bytes_per_s > 0 && spec.depth_max > 0, "a drive that does nothing: {spec:?}");
+        assert!(spec.access.check().is_ok() && spec.answer.check().is_ok(), "latencies without a draw: {spec:?}");
         assert!(spec.crowding.windows(2).all(|pair| pair[0].0 < pair[1].0), "depths rise: {:?}", spec.crowding);
         Store {
             spec,
@@ -235,7 +238,7 @@ impl Store {
         let start_ns = now.max(self.free_ns);
         let own_ns = self.spec.transfer_ns(bytes);
         let factors = self.slow.at(start_ns).map(|(_, permille)| permille);
-        let plain_ns = own_ns + self.spec.access.draw(chance);
+        let plain_ns = own_ns + self.spec.access_ns + self.spec.access.draw(chance);
         let service_ns = factors.fold(plain_ns, |ns, permille| ns * 1000 / permille);
         self.free_ns = start_ns + service_ns;
         let answer_ns = self.spec.answer.draw(chance) + self.spec.crowding_ns(self.free_ns - now, own_ns);

@@ -66,8 +66,8 @@ fn write_back_answers_at_once_until_the_buffer_is_full() {
 fn latencies_occupy_the_drive_or_do_not() {
     let mut chance = Chance::new(1);
     let spec = StoreSpec::surge(1000, Policy::WriteThrough);
-    let mut busy = Store::new(StoreSpec { access: Latency::Constant(100), ..spec.clone() });
-    let mut free = Store::new(StoreSpec { answer: Latency::Constant(100), ..spec });
+    let mut busy = Store::new(StoreSpec { access_ns: 60, access: Dist::Constant(40), ..spec.clone() });
+    let mut free = Store::new(StoreSpec { answer: Dist::Constant(100), ..spec });
     for n in 1..=3 {
         assert_eq!(done(busy.write(0, MIB, &mut chance)), (n * 1_000_100, n * 1_000_100));
         assert_eq!(done(free.write(0, MIB, &mut chance)), (n * 1_000_000 + 100, n * 1_000_000));
@@ -98,8 +98,8 @@ fn fault_slow_failing_and_full_drives() {
 fn model_a_drive_works_while_it_has_a_backlog() {
     for seed in 0..20 {
         let mut chance = Chance::new(seed);
-        let access = Latency::Exponential { floor_ns: 10_000, mean_ns: 50_000 };
-        let spec = StoreSpec { access, ..StoreSpec::surge_crowded(500, Policy::WriteThrough) };
+        let access = Dist::Exponential { mean: 50_000 };
+        let spec = StoreSpec { access_ns: 10_000, access, ..StoreSpec::surge_crowded(500, Policy::WriteThrough) };
         let (mut drive, mut now, mut busy_until, mut idle_ns) = (Store::new(spec), 0, 0, 0);
         for _ in 0..2000 {
             now += chance.exponential(400_000);
