@@ -7,6 +7,7 @@ pub mod forecast;
 #[cfg(test)]
 mod forecast_tests;
 pub mod golden;
+pub mod judge;
 pub mod model;
 pub mod scale;
 mod world;
