@@ -7,6 +7,7 @@ mod choosy;
 mod decibel;
 pub mod plot;
 mod rcs;
+mod tail;
 
 use crate::Global;
 use crate::exit::ExitCode;
@@ -26,6 +27,8 @@ enum Experiment {
     Decibel(decibel::Args),
     /// Recovery-conscious scheduling (FAST 2008): the 8-way controller with and without faults, and up to 256 cores.
     Rcs(rcs::Args),
+    /// Laws that the simulator's engine must obey: waits in queues, and the tail of requests to many servers.
+    Tail(tail::Args),
 }
 
 /// Runs an experiment.
@@ -34,5 +37,6 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Experiment::Choosy(args) => choosy::run(&args, global),
         Experiment::Decibel(args) => decibel::run(&args, global),
         Experiment::Rcs(args) => rcs::run(&args, global),
+        Experiment::Tail(args) => tail::run(&args, global),
     }
 }
