@@ -7,6 +7,7 @@ mod aimd;
 mod ccpi;
 mod commands;
 mod common;
+pub mod compare;
 pub mod late_reject;
 mod ledger;
 #[cfg(test)]
