@@ -52,6 +52,14 @@ fn random(chance: &mut Chance) -> Scenario {
     }
 }
 
+/// Bids that are not settled and bytes that did not arrive belong to chunks that are not done.
+fn nothing_is_left_over(scenario: &Scenario, outcome: &Outcome) -> bool {
+    let pending = outcome.pending.len() as u64;
+    let bytes: u64 = outcome.pending.iter().map(|p| p.chunk.bytes).sum();
+    outcome.counter("open_bids") <= pending * u64::from(scenario.group_targets)
+        && outcome.counter("in_flight_bytes") <= bytes * u64::from(scenario.copies)
+}
+
 #[test]
 fn sim_invariants_hold_in_random_scenarios() {
     let mut chance = Chance::new(0x5ca1e);
@@ -69,6 +77,7 @@ fn sim_invariants_hold_in_random_scenarios() {
             done += outcome.done.len();
             aborted[usize::from(published)] += outcome.counter("aborted");
             late += outcome.counter("late_rejects");
+            assert!(nothing_is_left_over(&scenario, &outcome), "{:?}: {}", outcome.counters, replay());
             if matches!(scenario.arrivals, Arrivals::Closed { .. }) {
                 assert_eq!(outcome.pending.len() as u32, scenario.initiators, "{}", replay());
             }
@@ -156,6 +165,11 @@ fn canary_planted_bugs_are_caught() {
     caught("different copies of 3", seven(replicast::Plant::CountTwice));
     caught("not conserved", seven(replicast::Plant::CountOnce));
     caught("was idle", seven(replicast::Plant::IdleDrive));
+    let two = Scenario { initiators: 2, run_ns: 30_000_000, ..scenario.clone() };
+    let long = |plant| run(&mut Replicast::new(rules, &two, plant), &two, 1, &mut |_| {}).unwrap();
+    let forgotten = long(replicast::Plant::LostCancel);
+    assert!(!nothing_is_left_over(&two, &forgotten), "{:?}", forgotten.counters);
+    assert!(nothing_is_left_over(&two, &long(replicast::Plant::None)));
     assert!(nine(late_reject::Plant::None).is_ok());
     caught("overlaps", nine(late_reject::Plant::NoReject));
     caught("that is not open", nine(late_reject::Plant::RejectAndSettle));

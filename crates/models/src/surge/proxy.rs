@@ -336,7 +336,13 @@ impl Protocol for Proxied {
         (u64::from(chunk) << 32).wrapping_add(kind) ^ time.rotate_left(17)
     }
 
-    fn counters(&self, _: &World<'_>) -> Vec<(&'static str, u64)> {
-        vec![("delayed_requests", self.delayed), ("control_messages", self.messages), ("reads", self.reads)]
+    fn counters(&self, sim: &World<'_>) -> Vec<(&'static str, u64)> {
+        vec![
+            ("delayed_requests", self.delayed),
+            ("control_messages", self.messages),
+            ("reads", self.reads),
+            ("open_bids", sim.audit.open_bids() as u64),
+            ("in_flight_bytes", sim.audit.in_flight_bytes()),
+        ]
     }
 }

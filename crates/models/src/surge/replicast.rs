@@ -94,6 +94,9 @@ pub(super) enum Plant {
     /// The initiator accepts a bid and cancels it, too.
     #[cfg(test)]
     AcceptAndCancel,
+    /// A target that was not taken does not hear of it.
+    #[cfg(test)]
+    LostCancel,
     /// An acknowledgement counts twice.
     #[cfg(test)]
     CountTwice,
@@ -249,6 +252,10 @@ impl Replicast {
         for (at, offer) in state.offers.iter().enumerate() {
             self.messages += 1;
             if !(first..first + copies).contains(&at) {
+                #[cfg(test)]
+                if self.plant == Plant::LostCancel && at + 1 == state.offers.len() {
+                    continue;
+                }
                 sim.post(told_ns, offer.target, Event::Cancel(chunk));
                 continue;
             }
@@ -418,12 +425,14 @@ impl Protocol for Replicast {
         (u64::from(chunk) << 32).wrapping_add(kind) ^ time.rotate_left(17)
     }
 
-    fn counters(&self, _: &World<'_>) -> Vec<(&'static str, u64)> {
+    fn counters(&self, sim: &World<'_>) -> Vec<(&'static str, u64)> {
         vec![
             ("rounds", self.attempts),
             ("aborted", self.aborted),
             ("control_messages", self.messages),
             ("reads", self.reads),
+            ("open_bids", sim.audit.open_bids() as u64),
+            ("in_flight_bytes", sim.audit.in_flight_bytes()),
         ]
     }
 }

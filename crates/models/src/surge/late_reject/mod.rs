@@ -428,6 +428,8 @@ impl Protocol for LateReject {
             ("control_messages", self.counts.messages),
             ("windows", self.counts.windows),
             ("overlaps", sim.audit.initiators.overlaps),
+            ("open_bids", sim.audit.open_bids() as u64),
+            ("in_flight_bytes", sim.audit.in_flight_bytes()),
         ]
     }
 }
