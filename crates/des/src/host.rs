@@ -53,11 +53,11 @@ impl Host {
         self.down.is_none()
     }
 
-    /// It loses what it had. Whoever drives it calls [`Host::restart`] at `back_ns`, if there is one. A crash
-    /// of a node that is down replaces the time of its return.
-    pub fn crash(&mut self, back_ns: Option<Nanos>) {
+    /// It loses what it had, and a stall that holds now ends. Whoever drives it calls [`Host::restart`] at `back_ns`, if
+    /// there is one. A crash of a node that is down replaces the time of its return.
+    pub fn crash(&mut self, now: Nanos, back_ns: Option<Nanos>) {
         self.down = Some(back_ns);
-        self.stalls = Spans::none();
+        self.stalls.end_present(now);
     }
 
     /// When it comes back, while it is down.
@@ -163,11 +163,11 @@ mod tests {
         let mut host = Host::default();
         let first = host.life();
         assert_eq!(host.deliver(5, first), Delivery::Now);
-        host.crash(Some(90));
+        host.crash(5, Some(90));
         assert_eq!((host.deliver(6, first), host.back_ns(), host.is_up()), (Delivery::Never, Some(90), false));
         let second = host.restart();
         assert_eq!((host.deliver(90, first), host.deliver(90, second)), (Delivery::Never, Delivery::Now));
-        host.crash(None);
+        host.crash(91, None);
         assert_eq!((host.back_ns(), host.life()), (None, second));
     }
 
@@ -180,9 +180,11 @@ mod tests {
         let at = |now| host.deliver(now, Life(0));
         assert_eq!([at(9), at(10), at(29), at(31)].map(|d| d == Delivery::Now), [true, false, false, true]);
         assert_eq!((at(10), at(30)), (Delivery::At(31), Delivery::At(31)), "stalls chain");
-        host.crash(None);
+        host.stall(Span::new(500, 600));
+        host.crash(11, None);
         host.restart();
         assert_eq!(host.deliver(12, Life(1)), Delivery::Now, "a new life is not stalled by the old one's");
+        assert_eq!(host.deliver(500, Life(1)), Delivery::At(600), "what is planned for later stays");
     }
 
     #[test]

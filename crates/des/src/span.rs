@@ -60,6 +60,14 @@ impl<T: Copy> Spans<T> {
         self.0.retain(|(span, _)| span.until_ns.is_some_and(|until| span.from_ns < until));
     }
 
+    /// Ends the spans that hold at `now`, and leaves those planned for later.
+    pub(crate) fn end_present(&mut self, now: Nanos) {
+        for (span, _) in self.0.iter_mut().filter(|(span, _)| span.holds(now)) {
+            span.until_ns = Some(now);
+        }
+        self.0.retain(|(span, _)| span.until_ns.is_none_or(|until| span.from_ns < until));
+    }
+
     /// The values that hold at an instant, oldest first.
     pub(crate) fn at(&self, at_ns: Nanos) -> impl Iterator<Item = (Span, T)> {
         self.0.iter().copied().filter(move |(span, _)| span.holds(at_ns))

@@ -77,6 +77,40 @@ fn random_path(chance: &mut Chance, links: u64) -> Vec<u32> {
     all
 }
 
+/// A flow of the twin: what it crosses, its cap, and what it has left in billionths of a bit.
+struct Twin {
+    id: FlowId,
+    spec: (Vec<u32>, u64),
+    left_units: u128,
+}
+
+/// One random change of `flows` and of its twin.
+fn change(chance: &mut Chance, now: Nanos, flows: &mut Flows, capacities: &mut [u64], live: &mut Vec<Twin>) {
+    let links = capacities.len() as u64;
+    match chance.below(6) {
+        0 if !live.is_empty() => {
+            let twin = live.remove(chance.below(live.len() as u64) as usize);
+            assert_eq!(flows.stop(now, twin.id), Some(twin.left_units.div_ceil(UNITS_PER_BYTE) as u64));
+        }
+        1 if !live.is_empty() => {
+            let at = chance.below(live.len() as u64) as usize;
+            live[at].spec.1 = chance.between(1, 10) * 500_000_003;
+            flows.set_cap(now, live[at].id, live[at].spec.1);
+        }
+        2 => {
+            let link = chance.below(links);
+            capacities[link as usize] = chance.below(40) * 990_000_001;
+            flows.set_capacity(now, link as u32, capacities[link as usize]);
+        }
+        _ => {
+            let path = random_path(chance, links);
+            let cap = if chance.odds(1, 3) { chance.between(1, 20) * 400_000_009 } else { UNCAPPED };
+            let id = flows.start(now, &path, 1 << 30, cap);
+            live.push(Twin { id, spec: (path, cap), left_units: (1 << 30) * UNITS_PER_BYTE });
+        }
+    }
+}
+
 #[test]
 fn model_rates_equal_the_naive_twins_and_are_max_min() {
     for seed in 0..60 {
@@ -84,34 +118,23 @@ fn model_rates_equal_the_naive_twins_and_are_max_min() {
         let mut capacities: Vec<u64> =
             (0..chance.between(1, 12)).map(|_| chance.between(1, 40) * 997_000_007).collect();
         let mut flows = Flows::new(&capacities);
-        let mut live: Vec<(FlowId, (Vec<u32>, u64))> = Vec::new();
-        for now in 0..60 {
-            let links = capacities.len() as u64;
-            match chance.below(6) {
-                0 if !live.is_empty() => {
-                    let (id, _) = live.remove(chance.below(live.len() as u64) as usize);
-                    assert!(flows.stop(now, id).is_some());
-                }
-                1 if !live.is_empty() => {
-                    let at = chance.below(live.len() as u64) as usize;
-                    live[at].1.1 = chance.between(1, 10) * 500_000_003;
-                    flows.set_cap(now, live[at].0, live[at].1.1);
-                }
-                2 => {
-                    let link = chance.below(links);
-                    capacities[link as usize] = chance.below(40) * 990_000_001;
-                    flows.set_capacity(now, link as u32, capacities[link as usize]);
-                }
-                _ => {
-                    let path = random_path(&mut chance, links);
-                    let cap = if chance.odds(1, 3) { chance.between(1, 20) * 400_000_009 } else { UNCAPPED };
-                    live.push((flows.start(now, &path, 1 << 30, cap), (path, cap)));
-                }
+        let mut live: Vec<Twin> = Vec::new();
+        let mut now = 0;
+        for _ in 0..60 {
+            let passed_ns = chance.below(100_000);
+            now += passed_ns;
+            for twin in &mut live {
+                // Every bit that a rate stands for has moved, and no other.
+                let rate = flows.rate_bits_per_s(twin.id).expect("live");
+                twin.left_units -= u128::from(rate) * u128::from(passed_ns);
+                let left_bytes = twin.left_units.div_ceil(UNITS_PER_BYTE) as u64;
+                assert_eq!(flows.left_bytes(now, twin.id), Some(left_bytes), "seed {seed}, {now} ns");
             }
+            change(&mut chance, now, &mut flows, &mut capacities, &mut live);
             flows.check();
-            let ids: Vec<FlowId> = live.iter().map(|(id, _)| *id).collect();
-            let specs: Vec<(Vec<u32>, u64)> = live.iter().map(|(_, spec)| spec.clone()).collect();
-            assert_eq!(rates(&flows, &ids), naive_rates(&capacities, &specs), "seed {seed}, change {now}");
+            let ids: Vec<FlowId> = live.iter().map(|twin| twin.id).collect();
+            let specs: Vec<(Vec<u32>, u64)> = live.iter().map(|twin| twin.spec.clone()).collect();
+            assert_eq!(rates(&flows, &ids), naive_rates(&capacities, &specs), "seed {seed}, {now} ns");
         }
     }
 }
