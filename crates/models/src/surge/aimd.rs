@@ -114,7 +114,7 @@ pub(super) struct Aimd {
 pub const MODEL: Model = Model {
     name: "surge-6",
     about: "unicast consistent hashing, rates by additive increase and multiplicative decrease (UCH-AIMD)",
-    source: "SURGE model 6",
+    source: "SURGE m6",
     keys: &[Key {
         name: "served",
         about: "who of those that wait for a target's link sends next: turn (longest wait) or number (SURGE)",

@@ -63,7 +63,7 @@ struct Ccpi {
 pub const MODEL: Model = Model {
     name: "surge-5",
     about: "unicast consistent hashing, targets divide their links evenly (UCH-CCPi)",
-    source: "SURGE model 5",
+    source: "SURGE m5",
     keys: &[],
     run: |scenario, options, seed, progress| {
         options.finish()?;

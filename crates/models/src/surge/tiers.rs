@@ -13,7 +13,7 @@
 //!
 //! Inferred: the oldest chunk migrates first; reading it takes the SSD as long as writing it (SURGE reads for nothing); its space is free
 //! when the HDD has it (SURGE: when it leaves); a capacity of less than 20 of the largest chunks is raised to that;
-//! a cycle ends when the SSD is empty, whatever it should still migrate.
+//! a cycle ends when the SSD is empty, whatever it should still migrate; open arrivals are spread evenly over all windows' places.
 
 use super::commands::{Commands, largest_bytes};
 use super::windows::store;
@@ -101,7 +101,7 @@ struct Tiers {
 pub const MODEL: Model = Model {
     name: "surge-c",
     about: "one initiator, an SSD in front of HDDs, migration between watermarks",
-    source: "SURGE model c",
+    source: "SURGE mc",
     keys: &[
         Key { name: "ssd_capacity", about: "bytes of the SSD", default: "100000KiB" },
         Key { name: "ssd_mbps", about: "its rate, MiB/s", default: "1400" },
@@ -115,7 +115,9 @@ pub const MODEL: Model = Model {
     run: |scenario, mut options, seed, progress| {
         let mut tiers = Tiers::new(scenario, &mut options, seed)?;
         options.finish()?;
-        let scenario = tiers.commands.scenario(scenario);
+        // Open arrivals are a share of what the drives can take; most of them are HDDs.
+        let drive_bytes_per_s = tiers.stores[1].spec().bytes_per_s;
+        let scenario = Scenario { drive_bytes_per_s, ..tiers.commands.scenario(scenario) };
         let outcome = run(&mut tiers, &scenario, seed, progress)?;
         Ok(tiers.commands.relabel(outcome))
     },

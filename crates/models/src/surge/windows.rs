@@ -46,7 +46,7 @@ struct Windows {
 pub const MODEL: Model = Model {
     name: "surge-b",
     about: "initiator i writes to target i with a window of commands, on a drive that answers late when crowded",
-    source: "SURGE model b",
+    source: "SURGE mb",
     keys: &[Key { name: "window", about: "commands under way per initiator, 1 to 1024", default: "2" }],
     run: |scenario, mut options, seed, progress| {
         let window = options.number("window")?.unwrap_or(2);
