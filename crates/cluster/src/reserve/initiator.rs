@@ -145,8 +145,9 @@ pub struct Initiator {
     group: u64,
     limit: Limit,
     phase: Phase,
-    /// The write that is negotiated, unless idle.
+    /// The write that is negotiated, unless idle, and which of its requests is out.
     talk: WriteId,
+    round: u32,
     /// When the copy that is negotiated could have been sent at the soonest.
     wanted_ns: Nanos,
     /// Sorted by their beginnings.
@@ -176,6 +177,7 @@ impl Initiator {
             limit: Limit::new(rules.limit, rules.limit_first_ns),
             phase: Phase::Idle,
             talk: WriteId(0),
+            round: 0,
             wanted_ns: 0,
             bids: Vec::with_capacity(group_targets as usize),
             silent: 0,
@@ -260,6 +262,7 @@ impl Initiator {
                 not_before_ns = not_before_ns.max(until_ns + self.links.message_ns());
             }
         }
+        self.round = write.round;
         self.counts.rounds += 1;
         self.bids.clear();
         self.phase = Phase::Asking { to, answered: 0, until_ns };
@@ -272,8 +275,7 @@ impl Initiator {
     fn bid(&mut self, now: Nanos, id: WriteId, round: u32, bid: Bid, out: &mut Vec<InitiatorOut>) {
         let Phase::Asking { to, answered, until_ns } = self.phase else { return };
         let bit = 1 << bid.member;
-        let current = id == self.talk && self.place(id).is_some_and(|place| self.writes[place].round == round);
-        if !current || to & bit == 0 || answered & bit != 0 {
+        if id != self.talk || round != self.round || to & bit == 0 || answered & bit != 0 {
             return;
         }
         let place = self.bids.iter().rposition(|b| b.window.left_ns <= bid.window.left_ns).map_or(0, |n| n + 1);

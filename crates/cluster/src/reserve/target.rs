@@ -138,19 +138,32 @@ struct Held {
     accepted: bool,
 }
 
-/// The windows of one target.
+/// The windows of one target. What it needs of rules and links is kept small: many targets share a cache.
 pub struct Target {
-    rules: Rules,
-    drive: DriveRule,
-    links: Links,
     /// By their beginnings.
     held: Vec<Held>,
+    /// From a request's arrival to the soonest window: the bid and the acceptance must be sent, and one must arrive.
+    soonest_ns: Nanos,
+    trip_ns: Nanos,
+    /// What a hole must have beyond the window.
+    gap_ns: Nanos,
+    windows_max: u32,
+    drive: DriveRule,
+    patient: bool,
 }
 
 impl Target {
     /// A target without windows.
     pub fn new(rules: Rules, drive: DriveRule, links: Links) -> Target {
-        Target { rules, drive, links, held: Vec::with_capacity(8) }
+        Target {
+            held: Vec::with_capacity(16),
+            soonest_ns: 2 * links.control_ns + links.trip_ns,
+            trip_ns: links.trip_ns,
+            gap_ns: if rules.hole_gap { links.trip_ns } else { 0 },
+            windows_max: rules.windows_max,
+            drive,
+            patient: rules.patience.is_some(),
+        }
     }
 
     /// Windows it holds, bid or accepted.
@@ -179,26 +192,25 @@ impl Target {
     }
 
     fn request(&mut self, now: Nanos, ask: Ask, backlog: Backlog, out: &mut Vec<TargetOut>) {
-        if self.rules.patience.is_some() {
+        if self.patient {
             self.expire(now, &ask, out);
-            if self.held.len() >= self.rules.windows_max as usize {
+            if self.held.len() >= self.windows_max as usize {
                 return;
             }
         }
         let delay_ns = self.delay_ns(backlog.free_ns.saturating_sub(now), ask.transfer_ns, backlog);
-        let soonest_ns = now + 2 * self.links.control_ns + self.links.trip_ns;
-        let mut left_ns = ask.not_before_ns.max(soonest_ns).max(now + delay_ns);
-        let needed_ns = ask.window_ns + if self.rules.hole_gap { self.links.trip_ns } else { 0 };
+        let mut left_ns = ask.not_before_ns.max(now + self.soonest_ns).max(now + delay_ns);
+        let needed_ns = ask.window_ns + self.gap_ns;
         let mut place = 0;
         for held in &self.held {
             if left_ns + needed_ns <= held.window.left_ns {
                 break;
             }
-            left_ns = left_ns.max(held.window.right_ns + self.links.trip_ns);
+            left_ns = left_ns.max(held.window.right_ns + self.trip_ns);
             place += 1;
         }
         // A wider window tells the initiator that this target is idle.
-        let idle_ns = if self.held.is_empty() && delay_ns == 0 { 2 * self.links.trip_ns } else { 0 };
+        let idle_ns = if self.held.is_empty() && delay_ns == 0 { 2 * self.trip_ns } else { 0 };
         let window = Window { left_ns, right_ns: left_ns + ask.window_ns + idle_ns };
         let (write, round) = (ask.write, ask.round);
         self.held.insert(place, Held { window, write, round, accepted: false });
@@ -221,7 +233,7 @@ impl Target {
     fn settle(&mut self, write: WriteId, round: u32, granted: Option<Window>, out: &mut Vec<TargetOut>) {
         let Some(place) = self.place(write, round) else {
             // It expired, or its request was lost; data in a window that is not held will be refused.
-            assert!(self.rules.patience.is_some(), "a bid that was never made is settled");
+            assert!(self.patient, "a bid that was never made is settled");
             return;
         };
         match granted {
@@ -242,14 +254,14 @@ impl Target {
 
     fn data(&mut self, now: Nanos, write: WriteId, round: u32, backlog: Backlog, out: &mut Vec<TargetOut>) {
         let Some(place) = self.place(write, round) else {
-            assert!(self.rules.patience.is_some(), "data comes without a window");
+            assert!(self.patient, "data comes without a window");
             out.push(TargetOut::Refuse { write });
             return;
         };
         let held = self.held.remove(place);
         if !held.accepted {
             // The acceptance was lost, and the window was held all the same: the data says what it would have said.
-            assert!(self.rules.patience.is_some(), "data comes in a window that was not accepted");
+            assert!(self.patient, "data comes in a window that was not accepted");
             out.push(TargetOut::Accepted { write, round, window: held.window });
         }
         let behind_ns = backlog.free_ns.saturating_sub(now) + backlog.write_ns;
@@ -264,7 +276,7 @@ impl Target {
     /// Forgets windows that nothing came in, and bids of a write that asks again. They are in the past of every new window, so a
     /// run without losses has none.
     fn expire(&mut self, now: Nanos, ask: &Ask, out: &mut Vec<TargetOut>) {
-        let trip_ns = self.links.trip_ns;
+        let trip_ns = self.trip_ns;
         self.held.retain(|held| {
             let asks_again = held.write == ask.write && !held.accepted;
             let gone = asks_again || held.window.right_ns + trip_ns < now;

@@ -148,7 +148,7 @@ pub struct Audit {
     pub targets: Windows,
     /// Accepted windows at initiators.
     pub initiators: Windows,
-    bids: Vec<Vec<(ChunkId, u32)>>,
+    bids: Vec<Open>,
     sent_bytes: u64,
     received_bytes: u64,
     stored_bytes: u64,
@@ -163,6 +163,42 @@ struct Copies {
     count: u32,
 }
 
+/// A target's open bids: chunk and round. The first few lie in the account itself, which is one cache line then.
+#[derive(Clone, Default)]
+struct Open {
+    first: [(u32, u32); 4],
+    count: u32,
+    more: Vec<(u32, u32)>,
+}
+
+impl Open {
+    fn find(&self, bid: (u32, u32)) -> Option<usize> {
+        let first = self.first[..self.count as usize].iter().position(|b| *b == bid);
+        first.or_else(|| self.more.iter().position(|b| *b == bid).map(|at| at + self.first.len()))
+    }
+
+    fn add(&mut self, bid: (u32, u32)) {
+        match self.first.get_mut(self.count as usize) {
+            Some(place) => {
+                *place = bid;
+                self.count += 1;
+            }
+            None => self.more.push(bid),
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        if at >= self.first.len() {
+            self.more.swap_remove(at - self.first.len());
+        } else if let Some(last) = self.more.pop() {
+            self.first[at] = last;
+        } else {
+            self.count -= 1;
+            self.first[at] = self.first[self.count as usize];
+        }
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct Busy {
     until_ns: Nanos,
@@ -174,7 +210,7 @@ impl Audit {
         Audit {
             targets: Windows::new("target", targets, 0),
             initiators: Windows::new("initiator", initiators, 0),
-            bids: vec![Vec::new(); targets as usize],
+            bids: vec![Open::default(); targets as usize],
             sent_bytes: 0,
             received_bytes: 0,
             stored_bytes: 0,
@@ -189,10 +225,10 @@ impl Audit {
     /// When it has one already.
     pub fn bid(&mut self, now_ns: Nanos, target: u32, chunk: ChunkId, round: u32) -> Result<(), Violation> {
         let open = &mut self.bids[target as usize];
-        if open.contains(&(chunk, round)) {
+        if open.find((chunk.0, round)).is_some() {
             return Err(Violation::DoubleBid { now_ns, target, chunk: chunk.0 });
         }
-        open.push((chunk, round));
+        open.add((chunk.0, round));
         Ok(())
     }
 
@@ -202,9 +238,9 @@ impl Audit {
     /// When there is no such bid, or it was settled before.
     pub fn settle(&mut self, now_ns: Nanos, target: u32, chunk: ChunkId, round: u32) -> Result<(), Violation> {
         let open = &mut self.bids[target as usize];
-        match open.iter().position(|bid| *bid == (chunk, round)) {
+        match open.find((chunk.0, round)) {
             Some(at) => {
-                open.swap_remove(at);
+                open.remove(at);
                 Ok(())
             }
             None => Err(Violation::NoSuchBid { now_ns, target, chunk: chunk.0 }),
@@ -213,7 +249,7 @@ impl Audit {
 
     /// Bids that are neither accepted nor cancelled.
     pub fn open_bids(&self) -> usize {
-        self.bids.iter().map(Vec::len).sum()
+        self.bids.iter().map(|open| open.count as usize + open.more.len()).sum()
     }
 
     /// An initiator put `bytes` of a copy on its link (of a multicast: once per receiver).
