@@ -71,6 +71,10 @@ fn golden_cli_reproduce_choosy_has_its_shape_and_files() {
     for name in ["figure3.svg", "figure4.svg", "figure4_best.svg", "figure5.svg", "figure6.svg", "choosy_stress.csv"] {
         assert!(std::fs::metadata(out.join(name)).unwrap().len() > 500, "{name}");
     }
+    let stress = std::fs::read_to_string(out.join("choosy_stress.csv")).unwrap();
+    // The one text column may have commas of its own, in quotes.
+    let columns = |line: &str| line.split('"').step_by(2).map(|part| part.matches(',').count()).sum::<usize>();
+    assert!(stress.lines().all(|line| columns(line) == columns(stress.lines().next().unwrap())), "{stress}");
     let second = json(&[&SHORT[..], &["7", "--threads", "1"]].concat());
     assert_eq!(second["configurations"], first["configurations"], "same seed, same figures, whatever the threads");
 }

@@ -31,10 +31,11 @@ pub struct Args {
     /// At most three seeds and short steady runs: seconds instead of a minute or two.
     #[arg(long)]
     quick: bool,
-    /// Also hot spots, slow drives, staggered starts, mixed sizes and open arrivals at 60 to 95 % load (at most 10 seeds).
+    /// Also hot spots, slow drives, staggered starts, mixed sizes and open arrivals at 60 to 95 % load (at most 10 seeds), and
+    /// the candidates; with --quick one row of each kind, and no candidates unless asked for.
     #[arg(long)]
     stress: bool,
-    /// Also the candidates that were tried and did not become the product's choice.
+    /// Also the candidates that were tried and did not become the product's choice, losers too.
     #[arg(long)]
     candidates: bool,
     /// Write the figures as JSON and CSV and plots as SVG into this directory.
@@ -93,7 +94,7 @@ fn measure(args: &Args) -> Result<Results> {
     let seeds = if args.quick { args.seeds.min(QUICK_SEEDS) } else { args.seeds };
     let seeds: Vec<u64> = (0..seeds).map(|n| args.seed.wrapping_add(n)).collect();
     let few = &seeds[..seeds.len().min(STRESS_SEEDS as usize)];
-    let entrants = entrants(args.candidates);
+    let entrants = entrants(args.candidates || (args.stress && !args.quick));
     let of = |c: Configuration| if args.quick { c.quick() } else { c };
     let configurations: Vec<Configuration> = judge::CONFIGURATIONS.into_iter().map(of).collect();
     let trials: Vec<[Trial; 2]> = configurations.iter().map(|c| [c.cold(), c.steady()]).collect();

@@ -35,6 +35,7 @@ fn configuration(results: &Results, c: &ConfigurationResult) -> Value {
     object.insert("drive_mbps".into(), c.configuration.drive_mbps.into());
     object.insert("surge_gain".into(), surge.cold_gain.into());
     object.insert("surge_steady_gain".into(), surge.steady_gain.into());
+    object.insert("floor_us".into(), (c.configuration.floor_ns() as f64 / 1e3).into());
     for phase in Phase::ALL {
         object.insert(phase.name().into(), json!(c.versus(published, phase).mean));
     }

@@ -3,7 +3,7 @@
 //! Owns: its shapes. Never: leaves out an entrant that lost.
 //! Invariant: every row shows every entrant.
 
-use super::results::{StressResult, messages_per_chunk};
+use super::results::{StressResult, messages_per_chunk, per_run};
 use super::text::{name_of, with_interval};
 use crate::out::Table;
 use segue_models::choosy::judge::Entrant;
@@ -23,6 +23,7 @@ pub fn json(row: &StressResult, entrants: &[Entrant]) -> Value {
         let mut one = json!({
             "figures": row.figures(n),
             "control_messages_per_chunk": messages_per_chunk(&row.runs[n]),
+            "overlaps": per_run(&row.runs[n], |r| r.overlaps),
         });
         if n > 0 {
             let versus = row.versus(n);
@@ -47,6 +48,7 @@ pub fn text(rows: &[StressResult], entrants: &[Entrant]) -> String {
         "GB/S>",
         "OFFERED>",
         "PENDING>",
+        "OVERLAPS>",
         "GAIN %>",
         "P99 CUT %>",
     ];
@@ -66,13 +68,15 @@ pub fn text(rows: &[StressResult], entrants: &[Entrant]) -> String {
                 format!("{:.2}", f.gb_per_s),
                 offered.unwrap_or_default(),
                 f.pending.to_string(),
+                format!("{:.0}", per_run(&row.runs[n], |r| r.overlaps)),
                 versus.as_ref().map(|v| with_interval(v.mean)).unwrap_or_default(),
                 versus.as_ref().map(|v| with_interval(v.p99)).unwrap_or_default(),
             ]);
         }
     }
     format!(
-        "Stress; a chunk that is not written when the run ends counts with its age (PENDING, of all seeds)\n{}",
+        "Stress; a chunk that is not written when the run ends counts with its age (PENDING, of all seeds). OVERLAPS: a run's \
+         windows that overlap another one on the initiator's own link, which no real link can serve\n{}",
         table.render()
     )
 }
@@ -80,7 +84,7 @@ pub fn text(rows: &[StressResult], entrants: &[Entrant]) -> String {
 /// All rows.
 pub fn csv(rows: &[StressResult], entrants: &[Entrant]) -> String {
     let mut csv = String::from(
-        "chunk,drive_mbps,kind,about,rules,chunks,pending,mean_us,p50_us,p90_us,p99_us,p999_us,max_us,gb_per_s,\
+        "chunk,drive_mbps,kind,about,rules,chunks,pending,mean_us,p50_us,p90_us,p99_us,p999_us,max_us,gb_per_s,overlaps,\
          gain,gain_lo,gain_hi,p99_cut,p99_lo,p99_hi\n",
     );
     for row in rows {
@@ -88,7 +92,7 @@ pub fn csv(rows: &[StressResult], entrants: &[Entrant]) -> String {
             let (f, v, r) = (row.figures(n), row.versus(n), &row.row);
             let _ = writeln!(
                 csv,
-                "{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                 r.chunk_bytes,
                 r.drive_mbps,
                 r.kind,
@@ -103,6 +107,7 @@ pub fn csv(rows: &[StressResult], entrants: &[Entrant]) -> String {
                 f.p999_us,
                 f.max_us,
                 f.gb_per_s,
+                per_run(&row.runs[n], |r| r.overlaps),
                 v.mean.gain,
                 v.mean.lo,
                 v.mean.hi,

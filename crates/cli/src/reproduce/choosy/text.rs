@@ -8,6 +8,27 @@ use super::stress;
 use crate::out::{Table, human_bytes};
 use segue_models::choosy::judge::{self, Figure, Gain};
 
+/// Columns of the latencies.
+const FIGURES: [&str; 14] = [
+    "CHUNK @ MIB/S",
+    "PHASE",
+    "RULES",
+    "CHUNKS>",
+    "MEAN US>",
+    "P50>",
+    "P90>",
+    "P99>",
+    "P99.9>",
+    "MAX>",
+    ">=7 MS %>",
+    "GB/S>",
+    "RENEG>",
+    "MSGS/CHUNK>",
+];
+
+/// The rules that tables with a column for each show; candidates have rows, and columns in the files.
+const COLUMNS: usize = 5;
+
 /// "7.0 (6.1..7.9)".
 pub fn with_interval(gain: Gain) -> String {
     format!("{:.1} ({:.1}..{:.1})", gain.gain, gain.lo, gain.hi)
@@ -82,27 +103,12 @@ fn all_gains(results: &Results) -> String {
 
 /// Latencies and throughput.
 fn figures(results: &Results) -> String {
-    let heads = [
-        "CHUNK @ MIB/S",
-        "PHASE",
-        "RULES",
-        "CHUNKS>",
-        "MEAN US>",
-        "P50>",
-        "P90>",
-        "P99>",
-        "P99.9>",
-        "MAX>",
-        ">=7 MS %>",
-        "GB/S>",
-        "RENEG>",
-        "MSGS/CHUNK>",
-    ];
-    let mut table = Table::new(&heads);
+    let mut table = Table::new(&FIGURES);
     for c in &results.configurations {
         for phase in [Phase::Cold, Phase::Steady] {
-            if phase == Phase::Cold {
-                surge_rows(&mut table, c);
+            match phase {
+                Phase::Cold => surge_rows(&mut table, c),
+                _ => floor_row(&mut table, c),
             }
             for (n, entrant) in results.entrants.iter().enumerate() {
                 let (f, runs) = (c.pooled(n, phase).figures(), c.runs(n, phase).0);
@@ -119,6 +125,14 @@ fn figures(results: &Results) -> String {
         }
     }
     format!("Latencies of all seeds, us; chunks and renegotiations of one run\n{}", table.render())
+}
+
+/// What no protocol can be better than.
+fn floor_row(table: &mut Table, c: &ConfigurationResult) {
+    let mut row = vec![name(c), "steady".into(), "(floor)".into(), String::new()];
+    row.push(format!("{:.1}", c.configuration.floor_ns() as f64 / 1e3));
+    row.resize(FIGURES.len(), String::new());
+    table.row(row);
 }
 
 fn surge_rows(table: &mut Table, c: &ConfigurationResult) {
@@ -145,13 +159,14 @@ fn surge_rows(table: &mut Table, c: &ConfigurationResult) {
 
 /// Gains by the time a chunk starts.
 fn starts(results: &Results) -> String {
-    let names: Vec<String> = results.entrants[1..].iter().map(|e| format!("{}>", e.name.to_uppercase())).collect();
+    let names: Vec<String> =
+        results.entrants[1..COLUMNS].iter().map(|e| format!("{}>", e.name.to_uppercase())).collect();
     let heads = ["CHUNK @ MIB/S", "STARTED, MS", "SURGE>"].into_iter().chain(names.iter().map(String::as_str));
     let mut table = Table::new(&heads.collect::<Vec<_>>());
     for c in &results.configurations {
         for (from_ms, until_ms, surge, gains) in c.by_start() {
             let mut row = vec![name(c), format!("{from_ms}-{until_ms}"), format!("{surge:.1}")];
-            row.extend(gains.into_iter().map(with_interval));
+            row.extend(gains.into_iter().take(COLUMNS - 1).map(with_interval));
             table.row(row);
         }
     }
@@ -160,12 +175,13 @@ fn starts(results: &Results) -> String {
 
 /// Figures 3 and 4 as numbers.
 fn spikes(results: &Results) -> String {
-    let names: Vec<String> = results.entrants.iter().map(|e| format!("{}>", e.name.to_uppercase())).collect();
+    let names: Vec<String> =
+        results.entrants[..COLUMNS].iter().map(|e| format!("{}>", e.name.to_uppercase())).collect();
     let heads = ["AT LEAST, MS>", "SURGE, OFF>", "SURGE, ON>"].into_iter().chain(names.iter().map(String::as_str));
     let mut table = Table::new(&heads.collect::<Vec<_>>());
     for (ms, off, on, ours) in results.over_ms() {
         let mut row = vec![ms.to_string(), format!("{off:.2}"), format!("{on:.2}")];
-        row.extend(ours.into_iter().map(|share| format!("{share:.2}")));
+        row.extend(ours.into_iter().take(COLUMNS).map(|share| format!("{share:.2}")));
         table.row(row);
     }
     let tail = &results.configurations[judge::TAIL_CONFIGURATION];

@@ -237,6 +237,18 @@ impl Configuration {
         }
     }
 
+    /// No protocol's mean latency is below this in the closed loop, nanoseconds: the drives' rate shared by all that is outstanding
+    /// (Little 1961), and the time of a chunk that is alone: its transfers one after the other, the last copy's drive, its
+    /// acknowledgement.
+    pub fn floor_ns(&self) -> Nanos {
+        let scenario = self.scenario();
+        let outstanding = u128::from(scenario.initiators) * u128::from(self.chunk_bytes) * 1_000_000_000;
+        let shared = (outstanding / u128::from(scenario.capacity_bytes_per_s())) as Nanos;
+        let timing = scenario.fabric.timing();
+        let transfers = u64::from(scenario.copies) * timing.framed_ns(self.chunk_bytes) + timing.trip_ns;
+        shared.max(transfers + scenario.drive_ns(0, self.chunk_bytes) + timing.message_ns())
+    }
+
     /// The same with a steady run not much longer than the cold one, for a first look.
     pub const fn quick(self) -> Configuration {
         Configuration { steady_ns: self.warm_up_ns + self.cold_ns / 2, drain_ns: self.cold_ns / 2, ..self }

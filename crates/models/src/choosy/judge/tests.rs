@@ -163,6 +163,16 @@ fn sim_the_published_gain_is_surges_and_a_transient() {
 }
 
 #[test]
+fn floors_are_what_arithmetic_says() {
+    let floors: Vec<u64> = CONFIGURATIONS.iter().map(Configuration::floor_ns).collect();
+    // 90 chunks at 90 drives' 400 MiB/s over 3; else 3 transfers, a trip, a write and a message.
+    let alone = |transfer: u64, write: u64| 3 * transfer + 1_000 + write + 3_424;
+    let near = |a: u64, b: u64| a.abs_diff(b) * 100_000 < b;
+    assert!(near(floors[0], 937_500) && near(floors[2], 7_500_000), "{floors:?}");
+    assert_eq!([floors[1], floors[3]], [alone(117_673, 125_000), alone(941_388, 1_000_000)]);
+}
+
+#[test]
 fn series_are_in_order_of_creation_with_an_average() {
     let points = points(&outcome());
     assert_eq!(points.iter().map(|p| p.created_ns).collect::<Vec<_>>(), [10, 1_000, 1_200, 1_900, 2_000]);
