@@ -15,7 +15,7 @@ mod open;
 mod peers;
 mod pool;
 pub mod process;
-mod rcs;
+pub mod rcs;
 mod replay;
 mod space;
 mod sparse;

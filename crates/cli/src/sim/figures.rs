@@ -24,8 +24,9 @@ pub struct Figures {
     pub bytes_per_s: Mean,
     /// Events of all runs.
     pub events: u64,
-    /// Events per second of wall time of one thread.
+    /// Events per second of wall time of one thread, and of its processor time.
     pub events_per_s: f64,
+    pub events_per_cpu_s: f64,
     /// The protocol's own counts per run.
     pub counters: BTreeMap<&'static str, Mean>,
     /// Each seed.
@@ -62,6 +63,7 @@ pub struct Seed {
     /// Of written chunks after the warm-up.
     pub mean_ns: Option<f64>,
     pub wall_s: f64,
+    pub cpu_s: f64,
 }
 
 impl Figures {
@@ -70,6 +72,7 @@ impl Figures {
         let (scenario, runs) = (&results.configuration.scenario, &results.runs);
         let events = runs.iter().map(|r| r.outcome.events).sum();
         let wall_s: f64 = runs.iter().map(|r| r.wall_s).sum();
+        let cpu_s: f64 = runs.iter().map(|r| r.cpu_s).sum();
         let rates: Vec<f64> = runs.iter().map(|r| r.outcome.bytes_per_s(scenario)).collect();
         Figures {
             warm_up: results.warm_up.clone(),
@@ -79,6 +82,7 @@ impl Figures {
             bytes_per_s: mean(&rates),
             events,
             events_per_s: events as f64 / wall_s.max(1e-9),
+            events_per_cpu_s: events as f64 / cpu_s.max(1e-9),
             counters: counters(runs),
             seeds: runs.iter().map(|run| seed(scenario, run)).collect(),
         }
@@ -134,6 +138,7 @@ fn seed(scenario: &Scenario, run: &Run) -> Seed {
         events: run.outcome.events,
         mean_ns: (exact.count() > 0).then(|| exact.mean()),
         wall_s: run.wall_s,
+        cpu_s: run.cpu_s,
     }
 }
 

@@ -10,6 +10,7 @@ use super::seeds::Seeds;
 use super::warmup::{self, Ask, WarmUp};
 use super::{files, show};
 use crate::Global;
+use crate::bench::rcs::cpu_s;
 use crate::exit::{ExitCode, fail};
 use anyhow::{Context, Result};
 use segue_models::storage::Outcome;
@@ -56,6 +57,8 @@ pub struct Run {
     pub outcome: Outcome,
     /// Wall time of the run, seconds.
     pub wall_s: f64,
+    /// Processor time of the run, seconds: what other programs take is not in it.
+    pub cpu_s: f64,
 }
 
 /// A configuration and its runs, in the order of the seeds.
@@ -115,12 +118,13 @@ pub fn all(
     };
     let runs = runner::parallel(&jobs, threads, quiet, cost, |job, meter| {
         let (scenario, own) = (&job.configuration.scenario, job.configuration.own.clone());
-        let begun = Instant::now();
+        let (begun, cpu_before_s) = (Instant::now(), cpu_s(libc::CLOCK_THREAD_CPUTIME_ID));
         let outcome = (model.run)(scenario, own, job.seed, &mut |p| meter.at(p.now_ns, scenario.run_ns, p.events))
             .map_err(|error| refused(model, job, error))?;
         let wall_s = begun.elapsed().as_secs_f64();
+        let cpu_s = cpu_s(libc::CLOCK_THREAD_CPUTIME_ID) - cpu_before_s;
         meter.at(1, 1, outcome.events);
-        Ok(Run { seed: job.seed, outcome, wall_s })
+        Ok(Run { seed: job.seed, outcome, wall_s, cpu_s })
     })?;
     let mut runs = runs.into_iter();
     let take = |configuration: Configuration| {

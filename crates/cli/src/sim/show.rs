@@ -64,9 +64,10 @@ fn interval(of: &Mean, show: impl Fn(f64) -> String) -> String {
 pub fn text(results: &[Results], figures: &[Figures]) -> String {
     let names: Vec<String> = results.iter().map(|r| r.configuration.name()).collect();
     let events: u64 = figures.iter().map(|f| f.events).sum();
-    let seconds: f64 = results.iter().flat_map(|r| &r.runs).map(|run| run.wall_s).sum();
-    let tables = [latencies(&names, figures), everything(&names, figures), counters(&names, figures), seeds(figures)];
-    format!("{}\n{events} events, {} on one thread\n", tables.join("\n"), rate_text(events, seconds))
+    let seconds: f64 = results.iter().flat_map(|r| &r.runs).map(|run| run.cpu_s).sum();
+    let tables =
+        [latencies(&names, figures), everything(&names, figures), counters(&names, figures), seeds(&names, figures)];
+    format!("{}\n{events} events, {} of processor time on one thread\n", tables.join("\n"), rate_text(events, seconds))
 }
 
 /// Written chunks, after the warm-up.
@@ -151,13 +152,14 @@ fn counters(names: &[String], figures: &[Figures]) -> String {
     table.render()
 }
 
-fn seeds(figures: &[Figures]) -> String {
-    let mut table = Table::new(&["SEED>", "TRACE", "DONE>", "IN FLIGHT>", "EVENTS>", "MEAN us>"]);
-    for seed in figures.iter().flat_map(|f| &f.seeds) {
+fn seeds(names: &[String], figures: &[Figures]) -> String {
+    let mut table = Table::new(&["SEEDS", "SEED>", "TRACE", "DONE>", "IN FLIGHT>", "EVENTS>", "MEAN us>"]);
+    let all = names.iter().zip(figures).flat_map(|(name, f)| f.seeds.iter().map(move |seed| (name, seed)));
+    for (name, seed) in all {
         let mean = seed.mean_ns.map_or("-".into(), us);
         let counts = [seed.done.to_string(), seed.in_flight.to_string(), seed.events.to_string()];
-        let cells = [seed.seed.to_string(), seed.trace.clone()].into_iter().chain(counts).chain([mean]);
-        table.row(cells.collect());
+        let head = [name.clone(), seed.seed.to_string(), seed.trace.clone()];
+        table.row(head.into_iter().chain(counts).chain([mean]).collect());
     }
     table.render()
 }

@@ -19,6 +19,7 @@ use crate::Global;
 use crate::exit::ExitCode;
 use crate::out::Table;
 use anyhow::Result;
+pub use load::cpu_s;
 use load::{Emulation, FAULTY, Faults, Sample, Setup};
 use segue_sched::rcs::Policy;
 use serde::Serialize;

@@ -5,6 +5,7 @@
 
 use super::rows::Row;
 use crate::bench::process::status_bytes;
+use crate::bench::rcs::cpu_s;
 use crate::exit::{ExitCode, fail};
 use crate::sim::{configurations, run, runner};
 use anyhow::{Context, Result};
@@ -36,11 +37,13 @@ pub struct Measured {
     pub trace: String,
     /// Wall time of each repeat, seconds; with several threads: until the last of them was done.
     pub wall_s: Vec<f64>,
+    /// Processor time of each repeat, seconds, of one simulation (of several threads: their mean).
+    pub cpu_s: Vec<f64>,
     /// Most events that were scheduled at once.
     pub scheduled_max: usize,
     /// Peak resident memory of the process, bytes.
     pub rss_bytes: u64,
-    /// Events per second of the queue alone with so many scheduled (hold model), one thread.
+    /// Events per second of processor time of the queue alone with so many scheduled (hold model), one thread.
     pub queue_events_per_s: f64,
 }
 
@@ -100,6 +103,7 @@ fn repeats(model: &Model, task: &Task) -> Result<Measured> {
             chunks: [first.done.len(), first.pending.len()],
             trace: trace.clone(),
             wall_s: Vec::new(),
+            cpu_s: Vec::new(),
             scheduled_max: first.scheduled_max,
             rss_bytes: 0,
             queue_events_per_s: 0.0,
@@ -109,6 +113,7 @@ fn repeats(model: &Model, task: &Task) -> Result<Measured> {
             return Err(fail(ExitCode::Internal, text));
         }
         m.wall_s.push(if task.threads == 1 { results.runs[0].wall_s } else { wall_s });
+        m.cpu_s.push(results.runs.iter().map(|r| r.cpu_s).sum::<f64>() / task.threads as f64);
         let (n, spent_s) = (m.wall_s.len(), begun.elapsed().as_secs_f64());
         let enough = n >= REPEATS_MIN && spent_s * 1e9 >= task.repeat_ns as f64;
         if enough || n >= REPEATS_MAX || spent_s > LONG_S {
@@ -122,9 +127,9 @@ fn queue_rate(pending: usize, repeat_ns: u64) -> f64 {
     let events = (repeat_ns / 1_000).clamp(10_000, 1_000_000);
     let mut hold = Hold::new(u32::try_from(pending.max(1)).unwrap_or(u32::MAX), 1);
     let one = |_| {
-        let begun = Instant::now();
+        let before_s = cpu_s(libc::CLOCK_THREAD_CPUTIME_ID);
         std::hint::black_box(hold.run(events));
-        events as f64 / begun.elapsed().as_secs_f64().max(1e-9)
+        events as f64 / (cpu_s(libc::CLOCK_THREAD_CPUTIME_ID) - before_s).max(1e-9)
     };
     // The first one warms the caches.
     let rates: Vec<f64> = (0..6).map(one).skip(1).collect();

@@ -74,6 +74,9 @@ struct Line {
     events: u64,
     /// Of all threads together; the median of the repeats.
     events_per_s: f64,
+    /// Of one thread's processor time: what other programs take is not in it. The median of the repeats.
+    events_per_cpu_s: f64,
+    /// Processor time of an event, nanoseconds: the inverse.
     ns_per_event: f64,
     /// Of one simulation; with several threads, of as many at once. The median of the repeats.
     wall_s: f64,
@@ -81,8 +84,9 @@ struct Line {
     /// Peak of the row's process.
     rss_gib: f64,
     scheduled_max: usize,
-    /// The queue alone with so many events scheduled, times threads: no simulation on this queue is faster.
+    /// The queue alone with so many events scheduled, per second of processor time: no simulation on it is faster.
     limit_events_per_s: f64,
+    /// `events_per_cpu_s` over that.
     measured_over_limit: f64,
     trace: String,
     /// What is promised of this row with the default model and settings.
@@ -162,7 +166,7 @@ fn line(model: &Model, task: &Task, measured: &Measured) -> Result<Line> {
     let wall = median(&measured.wall_s);
     let all = measured.events as f64 * task.threads as f64;
     let events_per_s = all / wall.median.max(1e-9);
-    let limit_events_per_s = measured.queue_events_per_s * task.threads as f64;
+    let events_per_cpu_s = measured.events as f64 / median(&measured.cpu_s).median.max(1e-9);
     let load = match scenario.arrivals {
         segue_models::storage::Arrivals::Closed { .. } => None,
         segue_models::storage::Arrivals::Open { load_permille } => Some(load_permille as f64 / 1e3),
@@ -179,13 +183,14 @@ fn line(model: &Model, task: &Task, measured: &Measured) -> Result<Line> {
         chunks_in_flight: measured.chunks[1],
         events: measured.events,
         events_per_s,
-        ns_per_event: 1e9 * task.threads as f64 / events_per_s,
+        events_per_cpu_s,
+        ns_per_event: 1e9 / events_per_cpu_s,
         wall_s: wall.median,
         wall,
         rss_gib: measured.rss_bytes as f64 / f64::from(1 << 30),
         scheduled_max: measured.scheduled_max,
-        limit_events_per_s,
-        measured_over_limit: events_per_s / limit_events_per_s,
+        limit_events_per_s: measured.queue_events_per_s,
+        measured_over_limit: events_per_cpu_s / measured.queue_events_per_s,
         trace: measured.trace.clone(),
         limits: task.row.case().limits,
     })
