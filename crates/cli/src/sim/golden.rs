@@ -53,7 +53,7 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
         let compared = check(name, &groups, &read(&path)?).map_err(|e| unusable(&path, &e))?;
         Ok(Detail { file: name.clone(), compared })
     };
-    let details = runner::parallel(&names, threads, global.json, |_| 1, one)?;
+    let details = runner::parallel(&names, threads, true, |_| 1, one)?;
     let report = Report {
         files: details.len(),
         chunks: details.iter().map(|d| d.compared.chunks).sum(),

@@ -77,7 +77,7 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
         // Before minutes of work, not after.
         std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     }
-    let mut results = all(model, rows, args.seeds.all(), threads, global.json)?;
+    let mut results = all(model, rows, args.seeds.all(), threads, false)?;
     if args.trace {
         global.print("sim.trace", &show::traces_json(model, &results), || show::traces(&results));
     } else {

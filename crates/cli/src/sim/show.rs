@@ -114,6 +114,8 @@ fn everything(names: &[String], figures: &[Figures]) -> String {
         "OF WRITTEN>",
         "P99>",
         "OF WRITTEN>",
+        "EVENTS>",
+        "M/CPU s>",
     ];
     let mut table = Table::new(&heads);
     for (name, figures) in names.iter().zip(figures) {
@@ -123,6 +125,7 @@ fn everything(names: &[String], figures: &[Figures]) -> String {
             Some(l) => row.extend(estimate_cells(l)),
             None => row.extend(vec!["-".to_owned(); 6]),
         }
+        row.extend([figures.events.to_string(), format!("{:.2}", figures.events_per_cpu_s / 1e6)]);
         table.row(row);
     }
     table.render()

@@ -133,7 +133,7 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
         // Before minutes of work, not after.
         row.configuration(model)?;
     }
-    let bar = bar(rows.len(), global.json);
+    let bar = bar(rows.len());
     let mut lines = Vec::new();
     for row in rows {
         bar.set_message(format!("{}, {} nodes{}", row.kind.name(), row.nodes, last_rate(&lines)));
@@ -147,10 +147,7 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
     Ok(ExitCode::Yes)
 }
 
-fn bar(rows: usize, quiet: bool) -> ProgressBar {
-    if quiet {
-        return ProgressBar::hidden();
-    }
+fn bar(rows: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_bar} row {pos} of {len}, {eta} to go: {msg}");
     let bar = ProgressBar::new(rows as u64).with_style(style.expect("a fixed template is sound"));
     bar.enable_steady_tick(std::time::Duration::from_millis(500));
