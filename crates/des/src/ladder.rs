@@ -27,7 +27,7 @@ const DIGIT: u32 = 6;
 /// Buckets of a level.
 const BUCKETS: usize = 1 << DIGIT;
 /// A bucket of at most this many keys is sorted at once rather than dealt further.
-const RUN_KEYS: usize = 32;
+const RUN_KEYS: usize = 256;
 /// Emptied buffers are kept for other buckets up to this capacity; larger ones would pile up.
 const SPARE_KEYS: usize = 256;
 
@@ -67,6 +67,12 @@ impl Ladder {
             (Some(run), Some(Reverse(late))) => Some(run.min(late)),
             (run, late) => run.or(late.map(|Reverse(key)| key)),
         }
+    }
+
+    /// A key that will come soon, `n` after the next one, if it is known already.
+    #[inline]
+    pub fn upcoming(&self, n: usize) -> Option<&Key> {
+        self.run.len().checked_sub(n + 1).map(|at| &self.run[at])
     }
 
     /// Takes the earliest key out.

@@ -29,6 +29,7 @@ mod drive;
 mod flows;
 mod frames;
 mod framing;
+mod hint;
 mod host;
 mod image;
 mod ladder;
@@ -45,6 +46,7 @@ pub use drive::{Cut, Drive, DriveOp, DriveStats, Ended, Faults, POWER_IS_OFF_ERR
 pub use flows::{FlowId, Flows, UNCAPPED};
 pub use frames::{FrameFlow, FrameNet};
 pub use framing::{Framing, bytes_ns};
+pub use hint::{prefetch, prefetch_at};
 pub use host::{Delivery, Host, HostClock, Life};
 pub use image::Image;
 pub use link::{Class, Link, LinkSpec, LinkStats, MILLION, Sent};

@@ -169,6 +169,22 @@ impl<E> Queue<E> {
         None
     }
 
+    /// The tie of an event that will come soon, about `n` after the next one, if that is known already; its memory is asked for.
+    /// A hint: the event may be cancelled, and others may still come before it.
+    #[inline]
+    pub fn upcoming_tie(&self, n: usize) -> Option<u64> {
+        let key = self.ladder.upcoming(n)?;
+        crate::prefetch(&self.slots[key.slot as usize]);
+        Some(key.tie)
+    }
+
+    /// An event that will come soon, about `n` after the next one, as [`Queue::upcoming_tie`].
+    #[inline]
+    pub fn upcoming(&self, n: usize) -> Option<&E> {
+        let key = self.ladder.upcoming(n)?;
+        self.slots[key.slot as usize].event.as_ref()
+    }
+
     /// Time of the earliest event.
     pub fn next_time(&mut self) -> Option<Nanos> {
         while let Some(&Key { time, slot, .. }) = self.ladder.peek() {

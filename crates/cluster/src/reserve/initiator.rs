@@ -194,6 +194,12 @@ impl Initiator {
         self.phase == Phase::Idle && self.writes.len() < usize::from(self.rules.outstanding_max)
     }
 
+    /// Where its bids and writes lie and how many bytes they are, for drivers of many initiators that ask for memory ahead.
+    pub fn memory(&self) -> [(*const u8, usize); 2] {
+        let (bids, writes) = (self.bids.as_slice(), self.writes.as_slice());
+        [(bids.as_ptr().cast(), size_of_val(bids)), (writes.as_ptr().cast(), size_of_val(writes))]
+    }
+
     /// Writes that are not done.
     pub fn outstanding(&self) -> usize {
         self.writes.len()

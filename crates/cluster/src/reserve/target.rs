@@ -166,6 +166,11 @@ impl Target {
         }
     }
 
+    /// Where its windows lie and how many bytes they are, for drivers of many targets that ask for memory ahead.
+    pub fn memory(&self) -> (*const u8, usize) {
+        (self.held.as_ptr().cast(), size_of_val(self.held.as_slice()))
+    }
+
     /// Windows it holds, bid or accepted.
     pub fn windows(&self) -> usize {
         self.held.len()

@@ -9,6 +9,7 @@ use segue_cluster::reserve::{
     TargetOut, Window, WriteId,
 };
 use segue_des::Chance;
+use segue_des::{prefetch, prefetch_at};
 use segue_types::Nanos;
 use std::collections::VecDeque;
 
@@ -120,6 +121,8 @@ struct Takes {
 /// All nodes of a run.
 pub(crate) struct World {
     rules: Rules,
+    /// The node number of the first initiator.
+    first_initiator: u32,
     group_targets: u32,
     initiators: Vec<Initiator>,
     targets: Vec<Target>,
@@ -160,6 +163,7 @@ impl World {
         let write_ns = (0..targets).flat_map(|t| sizes.iter().map(move |bytes| scenario.drive_ns(t, *bytes)));
         World {
             rules,
+            first_initiator: scenario.targets,
             group_targets: scenario.group_targets,
             initiators: (0..scenario.initiators)
                 .map(|_| Initiator::new(rules, links, scenario.group_targets))
@@ -178,6 +182,10 @@ impl World {
             of_initiator: Vec::with_capacity(16),
             of_target: Vec::with_capacity(16),
         }
+    }
+
+    fn initiator_of(&self, node: u32) -> usize {
+        node.wrapping_sub(self.first_initiator) as usize
     }
 
     fn class(&self, bytes: u64) -> usize {
@@ -422,6 +430,25 @@ impl Protocol for World {
         };
         let initiator = node - sim.initiator_node(0);
         self.initiator(sim, initiator, event)
+    }
+
+    #[inline]
+    fn soon(&self, node: u32) {
+        match self.targets.get(node as usize) {
+            Some(target) => prefetch(target),
+            None => self.initiators.get(self.initiator_of(node)).into_iter().for_each(prefetch),
+        }
+    }
+
+    #[inline]
+    fn sooner(&self, node: u32, _: &Event) {
+        let fetch = |(address, bytes)| prefetch_at(address, bytes);
+        match self.targets.get(node as usize) {
+            Some(target) => fetch(target.memory()),
+            None => {
+                self.initiators.get(self.initiator_of(node)).into_iter().flat_map(Initiator::memory).for_each(fetch)
+            }
+        }
     }
 
     fn fingerprint(event: &Event) -> u64 {

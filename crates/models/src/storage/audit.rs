@@ -4,6 +4,7 @@
 //! Invariant: a violation ends the run with the first fact that broke a rule.
 
 use super::chunks::ChunkId;
+use segue_des::prefetch;
 use segue_types::Nanos;
 
 /// A rule that a run broke: a bug of the protocol or of its model.
@@ -216,6 +217,23 @@ impl Audit {
             stored_bytes: 0,
             copies: Vec::new(),
             drives: vec![Busy::default(); targets as usize],
+        }
+    }
+
+    /// A node's accounts are needed soon: asks for their memory.
+    #[inline]
+    pub fn soon(&self, node: u32) {
+        if let Some(open) = self.bids.get(node as usize) {
+            prefetch(open);
+            prefetch(&self.targets.of[node as usize]);
+        }
+    }
+
+    /// As [`Audit::soon`], what those point to.
+    #[inline]
+    pub fn sooner(&self, node: u32) {
+        if let Some(windows) = self.targets.of.get(node as usize) {
+            prefetch(windows.as_slice());
         }
     }
 

@@ -29,12 +29,22 @@ pub trait Protocol {
     /// When a rule is broken.
     fn event(&mut self, sim: &mut Sim<'_, Self::Event>, node: u32, event: Self::Event) -> Result<(), Violation>;
 
+    /// An event of this node is near: ask for the node's own memory ([`segue_des::prefetch`]). A hint.
+    fn soon(&self, _node: u32) {}
+
+    /// This event is nearer still: ask for memory that the node's memory names. A hint.
+    fn sooner(&self, _node: u32, _event: &Self::Event) {}
+
     /// A number that tells events apart, for the trace hash.
     fn fingerprint(event: &Self::Event) -> u64;
 
     /// The protocol's own counts, at the end.
     fn counters(&self, sim: &Sim<'_, Self::Event>) -> Vec<(&'static str, u64)>;
 }
+
+/// So many events ahead a node's memory is asked for, and what it points to.
+const SOON: usize = 12;
+const SOONER: usize = 5;
 
 /// How far a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +119,19 @@ impl<'a, E: Copy> Sim<'a, E> {
         self.put(at_ns, node, Step::Protocol(event));
     }
 
+    /// Asks for the memory of what comes soon, in two steps: nodes, then what they point to.
+    #[inline]
+    fn look_ahead<P: Protocol<Event = E>>(&self, protocol: &P) {
+        if let Some(node) = self.queue.upcoming_tie(SOON) {
+            protocol.soon(node as u32);
+            self.audit.soon(node as u32);
+        }
+        if let Some((node, Step::Protocol(event))) = self.queue.upcoming(SOONER) {
+            protocol.sooner(*node, event);
+            self.audit.sooner(*node);
+        }
+    }
+
     fn put(&mut self, at_ns: Nanos, node: u32, step: Step<E>) {
         self.queue.at_tie(at_ns, u64::from(node), (node, step));
         self.scheduled += 1;
@@ -178,6 +201,7 @@ pub fn run<P: Protocol>(
     }
     let (mut events, mut trace) = (0u64, TraceHash::new());
     while let Some((now, (node, step))) = sim.queue.pop().filter(|(time, _)| *time < scenario.run_ns) {
+        sim.look_ahead(protocol);
         sim.scheduled -= 1;
         events += 1;
         trace.number(now).number(u64::from(node));
