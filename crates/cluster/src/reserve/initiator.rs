@@ -114,6 +114,7 @@ struct Write {
     round: u32,
     /// Members that were chosen for it; they are not asked again while others are left.
     chosen: u64,
+    ever_chosen: u64,
     acknowledged: u64,
     /// Copies whose acknowledgement is awaited until a time.
     under_way: [(u8, Nanos); COPIES_MAX],
@@ -148,6 +149,9 @@ pub struct Initiator {
     /// The write that is negotiated, unless idle, and which of its requests is out.
     talk: WriteId,
     round: u32,
+    /// The part of a window that is used; a shorter bid is none, nor is one that begins before what was asked for.
+    use_ns: Nanos,
+    not_before_ns: Nanos,
     /// When the copy that is negotiated could have been sent at the soonest.
     wanted_ns: Nanos,
     /// Sorted by their beginnings.
@@ -178,6 +182,8 @@ impl Initiator {
             phase: Phase::Idle,
             talk: WriteId(0),
             round: 0,
+            use_ns: 0,
+            not_before_ns: 0,
             wanted_ns: 0,
             bids: Vec::with_capacity(group_targets as usize),
             silent: 0,
@@ -238,6 +244,7 @@ impl Initiator {
             span: self.links.span(bytes),
             round: 0,
             chosen: 0,
+            ever_chosen: 0,
             acknowledged: 0,
             under_way: [(0, 0); COPIES_MAX],
             under_way_count: 0,
@@ -269,6 +276,8 @@ impl Initiator {
             }
         }
         self.round = write.round;
+        self.not_before_ns = not_before_ns;
+        self.use_ns = write.span.window_ns - self.links.trip_ns;
         self.counts.rounds += 1;
         self.bids.clear();
         self.phase = Phase::Asking { to, answered: 0, until_ns };
@@ -280,7 +289,11 @@ impl Initiator {
 
     fn bid(&mut self, now: Nanos, id: WriteId, round: u32, bid: Bid, out: &mut Vec<InitiatorOut>) {
         let Phase::Asking { to, answered, until_ns } = self.phase else { return };
-        let bit = 1 << bid.member;
+        let Window { left_ns, right_ns } = bid.window;
+        let bit = 1u64.checked_shl(u32::from(bid.member)).unwrap_or(0);
+        if left_ns < self.not_before_ns || right_ns.saturating_sub(left_ns) < self.use_ns {
+            return;
+        }
         if id != self.talk || round != self.round || to & bit == 0 || answered & bit != 0 {
             return;
         }
@@ -298,8 +311,7 @@ impl Initiator {
     fn decide(&mut self, now: Nanos, to: u64, out: &mut Vec<InitiatorOut>) {
         let place = self.place(self.talk).expect("what is negotiated is not done");
         let write = self.writes[place];
-        let use_ns = write.span.window_ns - self.links.trip_ns;
-        let choice = choose(&mut self.bids, self.rules.missing(&write), use_ns, &self.links);
+        let choice = choose(&mut self.bids, self.rules.missing(&write), self.use_ns, &self.links);
         let chosen = &choice.places[..usize::from(choice.count)];
         for place in chosen.iter().filter(|_| self.rules.shared_bids) {
             let Bid { member, window } = self.bids[usize::from(*place)];
@@ -342,6 +354,7 @@ impl Initiator {
             write.under_way[usize::from(write.under_way_count)] = (grant.member, patience_ns);
             write.under_way_count += 1;
             write.chosen |= 1 << grant.member;
+            write.ever_chosen |= 1 << grant.member;
             last = grant.window;
             self.own_end_ns = self.own_end_ns.max(last.right_ns);
             self.counts.windows += 1;
@@ -371,7 +384,7 @@ impl Initiator {
         // A write that is done has no need of a late acknowledgement.
         let Some(place) = self.place(id) else { return };
         let write = &mut self.writes[place];
-        write.acknowledged |= 1 << member;
+        write.acknowledged |= 1u64.checked_shl(u32::from(member)).unwrap_or(0) & write.ever_chosen;
         write.forget(|(to, _)| *to == member);
         if write.acknowledged.count_ones() < u32::from(self.rules.copies) {
             return;

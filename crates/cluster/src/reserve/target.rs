@@ -198,6 +198,10 @@ impl Target {
 
     fn request(&mut self, now: Nanos, ask: Ask, backlog: Backlog, out: &mut Vec<TargetOut>) {
         if self.patient {
+            if self.held.iter().any(|h| h.write == ask.write && h.round >= ask.round) {
+                // A request that was overtaken, or came twice.
+                return;
+            }
             self.expire(now, &ask, out);
             if self.held.len() >= self.windows_max as usize {
                 return;
@@ -241,18 +245,24 @@ impl Target {
             assert!(self.patient, "a bid that was never made is settled");
             return;
         };
+        let held = &mut self.held[place];
+        let inside = |w: &Window| held.window.left_ns <= w.left_ns && w.right_ns <= held.window.right_ns;
         match granted {
-            Some(window) => {
-                let held = &mut self.held[place];
+            // Said twice.
+            Some(_) if held.accepted && self.patient => {}
+            Some(window) if inside(&window) => {
                 assert!(!held.accepted, "a bid is accepted twice");
-                assert!(held.window.left_ns <= window.left_ns && window.right_ns <= held.window.right_ns);
                 (held.window, held.accepted) = (window, true);
                 out.push(TargetOut::Accepted { write, round, window });
             }
-            None => {
-                assert!(!self.held[place].accepted, "an accepted bid is cancelled");
+            _ => {
+                assert!(self.patient || (granted.is_none() && !held.accepted), "a settlement is not of a bid");
+                let accepted = held.accepted;
                 self.held.remove(place);
-                out.push(TargetOut::Cancelled { write, round });
+                out.push(match accepted {
+                    true => TargetOut::Expired { write, round, accepted },
+                    false => TargetOut::Cancelled { write, round },
+                });
             }
         }
     }

@@ -89,8 +89,6 @@ pub struct Faults {
 #[cfg(test)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Planted {
-    /// Initiators ask for windows from now on, whatever windows of their own there are.
-    ForgetOwn,
     /// Targets have two machines that do not know of each other's windows.
     TwoMinds,
     /// Targets pass each cancellation to their accounts twice.
@@ -115,25 +113,33 @@ pub(crate) enum Event {
 struct Takes {
     span: Span,
     framed_ns: Nanos,
+    /// On a drive that is not slow.
+    write_ns: Nanos,
     depth: u32,
+}
+
+/// A target with its drive.
+struct Node {
+    machine: Target,
+    /// When the drive will be done with all it has.
+    free_ns: Nanos,
+    /// The drive's speed, thousandths of the others'.
+    permille: u64,
 }
 
 /// All nodes of a run.
 pub(crate) struct World {
-    rules: Rules,
+    /// What the accounts hold the machines to.
+    pub(super) rules: Rules,
     /// The node number of the first initiator.
     first_initiator: u32,
     group_targets: u32,
     initiators: Vec<Initiator>,
-    targets: Vec<Target>,
-    /// When each target's drive will be done with all it has.
-    free_ns: Vec<Nanos>,
+    targets: Vec<Node>,
     /// Chunks that came while one was negotiated (open arrivals), by initiator.
     waiting: Vec<VecDeque<ChunkId>>,
     /// By the size's power of two; one entry when all chunks are of one size.
     takes: Vec<Takes>,
-    /// Time on the medium: of each target, for each entry of `takes`.
-    write_ns: Vec<Nanos>,
     powers: bool,
     control_messages: u64,
     lost_messages: u64,
@@ -153,14 +159,23 @@ impl World {
             Sizes::Powers(_, max) => (0..=max.ilog2()).map(|power| 1 << power).collect(),
         };
         let depth = |bytes: u64| ((256 << 10) / bytes).max(2) as u32;
-        let takes =
-            |bytes: &u64| Takes { span: links.span(*bytes), framed_ns: links.framed_ns(*bytes), depth: depth(*bytes) };
+        let even = Scenario { slow: Vec::new(), ..scenario.clone() };
+        let takes = |bytes: &u64| Takes {
+            span: links.span(*bytes),
+            framed_ns: links.framed_ns(*bytes),
+            write_ns: even.drive_ns(0, *bytes),
+            depth: depth(*bytes),
+        };
         let drive = match scenario.acknowledge {
             Acknowledge::WriteThrough => DriveRule::WriteThrough,
             Acknowledge::WriteBack => DriveRule::WriteBack,
         };
         let targets = scenario.groups() * scenario.group_targets;
-        let write_ns = (0..targets).flat_map(|t| sizes.iter().map(move |bytes| scenario.drive_ns(t, *bytes)));
+        let node = |target| Node {
+            machine: Target::new(rules, drive, links),
+            free_ns: 0,
+            permille: scenario.slow.iter().find(|s| s.target == target).map_or(1_000, |s| s.permille),
+        };
         World {
             rules,
             first_initiator: scenario.targets,
@@ -168,11 +183,9 @@ impl World {
             initiators: (0..scenario.initiators)
                 .map(|_| Initiator::new(rules, links, scenario.group_targets))
                 .collect(),
-            targets: (0..targets).map(|_| Target::new(rules, drive, links)).collect(),
-            free_ns: vec![0; targets as usize],
+            targets: (0..targets).map(node).collect(),
             waiting: vec![VecDeque::new(); scenario.initiators as usize],
             takes: sizes.iter().map(takes).collect(),
-            write_ns: write_ns.collect(),
             powers: sizes.len() > 1,
             control_messages: 0,
             lost_messages: 0,
@@ -193,11 +206,12 @@ impl World {
     }
 
     fn backlog(&self, target: u32, class: usize) -> Backlog {
-        Backlog {
-            free_ns: self.free_ns[target as usize],
-            write_ns: self.write_ns[target as usize * self.takes.len() + class],
-            depth: self.takes[class].depth,
-        }
+        let (node, takes) = (&self.targets[target as usize], &self.takes[class]);
+        let write_ns = match node.permille {
+            1_000 => takes.write_ns,
+            permille => takes.write_ns * 1_000 / permille,
+        };
+        Backlog { free_ns: node.free_ns, write_ns, depth: takes.depth }
     }
 
     fn target(&mut self, sim: &mut Sim<'_, Event>, target: u32, event: Event) -> Result<(), Violation> {
@@ -231,7 +245,7 @@ impl World {
         };
         let mut out = std::mem::take(&mut self.of_target);
         let machine = self.machine(target, chunk);
-        self.targets[machine].step(now, event, &mut out);
+        self.targets[machine].machine.step(now, event, &mut out);
         for action in out.drain(..) {
             self.target_does(sim, target, chunk, action)?;
         }
@@ -286,7 +300,7 @@ impl World {
                 let bytes = sim.chunk(chunk_of(write)).bytes;
                 let backlog = self.backlog(target, self.class(bytes));
                 let free_ns = backlog.free_ns.max(now) + backlog.write_ns;
-                self.free_ns[target as usize] = free_ns;
+                self.targets[target as usize].free_ns = free_ns;
                 sim.audit.received(now, target, bytes, free_ns, backlog.write_ns)?;
                 if reply == Reply::AtOnce {
                     sim.audit.vouched(target, chunk_of(write));
@@ -356,8 +370,6 @@ impl World {
         match action {
             InitiatorOut::Request { to, ask: Ask { write, round, not_before_ns, .. } } => {
                 let chunk = chunk_of(write).0;
-                #[cfg(test)]
-                let not_before_ns = if self.planted == Some(Planted::ForgetOwn) { now } else { not_before_ns };
                 for target in members(self.first_target(sim, chunk), to) {
                     self.message(sim, target, Event::Request { chunk, round, not_before_ns });
                 }
@@ -377,7 +389,7 @@ impl World {
                 let target = self.first_target(sim, chunk_of(write).0) + u32::from(grant.member);
                 let event = TargetEvent::Trim { write, round, window: grant.window };
                 let machine = self.machine(target, chunk_of(write).0);
-                self.targets[machine].step(now, event, &mut self.of_target);
+                self.targets[machine].machine.step(now, event, &mut self.of_target);
             }
             InitiatorOut::Send { write, round, grant } => {
                 let chunk = chunk_of(write).0;
@@ -444,7 +456,7 @@ impl Protocol for World {
     fn sooner(&self, node: u32, _: &Event) {
         let fetch = |(address, bytes)| prefetch_at(address, bytes);
         match self.targets.get(node as usize) {
-            Some(target) => fetch(target.memory()),
+            Some(target) => fetch(target.machine.memory()),
             None => {
                 self.initiators.get(self.initiator_of(node)).into_iter().flat_map(Initiator::memory).for_each(fetch)
             }
@@ -477,7 +489,7 @@ impl Protocol for World {
             ("lost", sum(|i| i.counts().lost)),
             ("lost_messages", self.lost_messages),
             ("open_bids", sim.audit.open_bids() as u64),
-            ("held_windows", self.targets.iter().map(|t| t.windows() as u64).sum()),
+            ("held_windows", self.targets.iter().map(|t| t.machine.windows() as u64).sum()),
         ]
     }
 }

@@ -164,8 +164,9 @@ struct Copies {
     count: u32,
 }
 
-/// A target's open bids: chunk and round. The first few lie in the account itself, which is one cache line then.
+/// A target's open bids: chunk and round. The first few lie in the account itself, one cache line.
 #[derive(Clone, Default)]
+#[repr(align(64))]
 struct Open {
     first: [(u32, u32); 4],
     count: u32,
