@@ -163,6 +163,21 @@ fn sim_the_published_gain_is_surges_and_a_transient() {
 }
 
 #[test]
+fn sim_only_overlapping_windows_are_faster_than_a_link() {
+    let configuration = CONFIGURATIONS[TAIL_CONFIGURATION];
+    let timing = figure_scenario().fabric.timing();
+    let alone_ns = 3 * timing.framed_ns(1 << 20) + timing.trip_ns + 1_000_000 + timing.message_ns();
+    let faster = |entrant: &Entrant| {
+        let run = configuration.cold().run(entrant, 1, &mut |_| {}).expect("no rule is broken");
+        run.samples[0].latencies_ns.values().iter().filter(|ns| **ns < alone_ns).count()
+    };
+    for entrant in [PLAIN, CORRECTED_PLAIN, CORRECTED, BEST] {
+        assert_eq!(faster(&entrant), 0, "{}", entrant.name);
+    }
+    assert!(faster(&PUBLISHED) > 30, "the published defect: copies at once on one link");
+}
+
+#[test]
 fn floors_are_what_arithmetic_says() {
     let floors: Vec<u64> = CONFIGURATIONS.iter().map(Configuration::floor_ns).collect();
     // 90 chunks at 90 drives' 400 MiB/s over 3; else 3 transfers, a trip, a write and a message.
