@@ -5,9 +5,10 @@
 
 use super::limit::Limit;
 use super::links::{Links, Span};
-use super::message::{Ask, Bid, COPIES_MAX, GROUP_MAX, Grant, Grants, Window, WriteId};
+use super::message::{Ask, Bid, GROUP_MAX, Grant, Grants, Window, WriteId};
 use super::rules::Rules;
 use super::select::choose;
+use super::writes::Write;
 use segue_types::Nanos;
 
 /// What happens to an initiator.
@@ -104,23 +105,6 @@ pub struct Counts {
     pub incomplete: u64,
     /// Copies that were never acknowledged.
     pub lost: u64,
-}
-
-/// A write that is not done.
-#[derive(Clone, Copy)]
-struct Write {
-    id: WriteId,
-    span: Span,
-    round: u32,
-    /// Members that were chosen for it; they are not asked again while others are left.
-    chosen: u64,
-    ever_chosen: u64,
-    acknowledged: u64,
-    /// Copies whose acknowledgement is awaited until a time.
-    under_way: [(u8, Nanos); COPIES_MAX],
-    under_way_count: u8,
-    /// A round for it ended without all bids, so its windows are asked for later than the wait for bids.
-    incomplete: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -239,17 +223,7 @@ impl Initiator {
         self.limit.begin();
         // SURGE has one chunk at a time, so its rules say nothing about windows of the one before.
         let apart = self.rules.own_link || !self.writes.is_empty();
-        self.writes.push(Write {
-            id,
-            span: self.links.span(bytes),
-            round: 0,
-            chosen: 0,
-            ever_chosen: 0,
-            acknowledged: 0,
-            under_way: [(0, 0); COPIES_MAX],
-            under_way_count: 0,
-            incomplete: false,
-        });
+        self.writes.push(Write::new(id, self.links.span(bytes)));
         let not_before_ns = if apart { now.max(self.own_end_ns) } else { now };
         self.talk = id;
         self.wanted_ns = not_before_ns;
@@ -476,32 +450,5 @@ impl Initiator {
         if self.overdue_ns != Nanos::MAX {
             out.push(InitiatorOut::Wake { at_ns: self.overdue_ns });
         }
-    }
-}
-
-impl Write {
-    fn under_way_members(&self) -> u64 {
-        self.under_way[..usize::from(self.under_way_count)].iter().fold(0, |all, (member, _)| all | 1 << member)
-    }
-
-    /// Forgets copies that are under way; how many.
-    fn forget(&mut self, gone: impl Fn(&(u8, Nanos)) -> bool) -> u8 {
-        let (mut kept, before) = (0, self.under_way_count);
-        for at in 0..usize::from(before) {
-            if !gone(&self.under_way[at]) {
-                self.under_way[kept] = self.under_way[at];
-                kept += 1;
-            }
-        }
-        self.under_way_count = kept as u8;
-        before - self.under_way_count
-    }
-}
-
-impl Rules {
-    /// Copies of a write that are neither acknowledged nor under way.
-    fn missing(&self, write: &Write) -> u32 {
-        let there = write.acknowledged.count_ones() + u32::from(write.under_way_count);
-        u32::from(self.copies).saturating_sub(there)
     }
 }

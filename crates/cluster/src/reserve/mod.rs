@@ -48,6 +48,7 @@ mod select;
 mod target;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 pub use initiator::{Counts, Initiator, InitiatorEvent, InitiatorOut};
 pub use limit::{Limit, LimitRule};

@@ -3,7 +3,7 @@
 //! Owns: its files' names and form, and the comparison. Never: a file; text comes in.
 //! Invariant: a chunk that is missing, more than expected, late or early by a nanosecond is a difference.
 
-use super::world::{Variant, run};
+use super::variant::{Variant, run};
 use crate::storage::{Arrivals, Placement, Scenario, Sizes, Violation};
 use segue_types::Nanos;
 use std::sync::Arc;

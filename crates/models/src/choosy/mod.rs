@@ -10,8 +10,9 @@ pub mod golden;
 pub mod judge;
 pub mod model;
 pub mod scale;
+mod variant;
 mod world;
 #[cfg(test)]
 mod world_tests;
 
-pub use world::{Faults, Variant, run, run_with};
+pub use variant::{Faults, Variant, run, run_with};

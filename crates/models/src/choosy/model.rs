@@ -3,7 +3,7 @@
 //! Owns: their lines in the list, and the setting that names the rules. Never: the rules.
 //! Invariant: what a setting does not name is as published.
 
-use super::world::{Variant, run};
+use super::variant::{Variant, run};
 use crate::storage::registry::{Model, RunError};
 use crate::storage::{Key, Options, Outcome, Progress, Scenario};
 

@@ -3,7 +3,7 @@
 //! Owns: the rows of `segue sim scale` and their limits. Never: a clock; whoever runs a row times it.
 //! Invariant: an event is a message at one receiver, the end of a transfer or of a disk write, an arrival, or a timer.
 
-use super::world::{Variant, run};
+use super::variant::{Variant, run};
 use crate::storage::{Arrivals, Outcome, Progress, Scenario, Sizes, Violation};
 use serde::Serialize;
 

@@ -3,7 +3,8 @@
 //! Owns: what is on its way, and each drive's backlog. Never: a decision of the protocol.
 //! Invariant: each message takes one control message's time, each transfer begins with its window; the accounts see both.
 
-use crate::storage::{Acknowledge, ChunkId, Outcome, Progress, Protocol, Scenario, Sim, Sizes, Violation};
+use super::variant::Faults;
+use crate::storage::{Acknowledge, ChunkId, Protocol, Scenario, Sim, Sizes, Violation};
 use segue_cluster::reserve::{
     Ask, Backlog, Bid, DriveRule, Initiator, InitiatorEvent, InitiatorOut, Reply, Rules, Span, Target, TargetEvent,
     TargetOut, Window, WriteId,
@@ -12,78 +13,6 @@ use segue_des::Chance;
 use segue_des::{prefetch, prefetch_at};
 use segue_types::Nanos;
 use std::collections::VecDeque;
-
-/// Rules and whether far windows are given back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Variant {
-    /// The published rules, without renegotiation.
-    Plain,
-    /// The published rules.
-    Published,
-    /// The corrected rules, without renegotiation.
-    CorrectedPlain,
-    /// The corrected rules.
-    Corrected,
-    /// What the product uses ([`super::forecast`]).
-    Best,
-}
-
-impl Variant {
-    /// The rules of Replicast-H in this variant; `Best` has its own and gives the corrected ones.
-    pub const fn rules(self, scenario: &Scenario) -> Rules {
-        let (links, copies) = (scenario.fabric.timing().links(), scenario.copies as u8);
-        match self {
-            Variant::Plain => Rules::published(&links, copies).plain(),
-            Variant::Published => Rules::published(&links, copies),
-            Variant::CorrectedPlain => Rules::corrected(&links, copies).plain(),
-            Variant::Corrected | Variant::Best => Rules::corrected(&links, copies),
-        }
-    }
-}
-
-/// Runs one seed of a variant.
-///
-/// # Errors
-/// The first rule that was broken.
-pub fn run(
-    variant: Variant,
-    scenario: &Scenario,
-    seed: u64,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome, Violation> {
-    if variant == Variant::Best {
-        let settings = super::forecast::Settings::of(scenario);
-        return super::forecast::simulate(&settings, scenario, seed, progress);
-    }
-    crate::storage::run(&mut World::new(variant.rules(scenario), scenario), scenario, seed, progress)
-}
-
-/// Runs one seed under given rules, with things going wrong.
-///
-/// # Errors
-/// The first rule that was broken.
-pub fn run_with(
-    rules: Rules,
-    faults: &Faults,
-    scenario: &Scenario,
-    seed: u64,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome, Violation> {
-    let mut world = World::new(rules, scenario);
-    world.faults = Some((faults.clone(), Chance::new(seed).stream("faults")));
-    crate::storage::run(&mut world, scenario, seed, progress)
-}
-
-/// What goes wrong in a run. Only rules with [`Rules::patience`] get over it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Faults {
-    /// Messages and transfers that are lost, thousandths.
-    pub lost_permille: u64,
-    /// Until when, nanoseconds.
-    pub lost_until_ns: Nanos,
-    /// Targets that are dead from a time on, nanoseconds.
-    pub dead: Vec<(u32, Nanos)>,
-}
 
 /// A bug that is put into the world, to see that the accounts catch it.
 #[cfg(test)]
@@ -195,6 +124,11 @@ impl World {
             of_initiator: Vec::with_capacity(16),
             of_target: Vec::with_capacity(16),
         }
+    }
+
+    /// Lets things go wrong, by this chance.
+    pub fn trouble(&mut self, faults: Faults, chance: Chance) {
+        self.faults = Some((faults, chance));
     }
 
     fn initiator_of(&self, node: u32) -> usize {

@@ -3,7 +3,8 @@
 //! Owns: the sweep over random scenarios, the planted bugs, the faults. Never: exact latencies; those are golden data.
 //! Invariant: each check has a run that fails it.
 
-use super::world::{Faults, Planted, Variant, World, run, run_with};
+use super::variant::{Faults, Variant, run, run_with};
+use super::world::{Planted, World};
 use crate::storage::{Acknowledge, Arrivals, Outcome, Placement, Scenario, Sizes, Slow, Violation};
 use segue_cluster::reserve::{Patience, Rules};
 use segue_des::Chance;
