@@ -13,7 +13,7 @@ const NOISE: f64 = 1.15;
 pub struct Point {
     /// Nodes.
     pub nodes: u32,
-    /// Processor time of one event, nanoseconds.
+    /// Processor time of one event in the fastest repeat, nanoseconds.
     pub ns_per_event: f64,
     /// That over log2(nodes): does not grow when the cost grows at most like the logarithm.
     pub over_log2: f64,
