@@ -145,6 +145,8 @@ pub struct Initiator {
     writes: Vec<Write>,
     /// End of the last accepted window.
     own_end_ns: Nanos,
+    /// A copy was given up, so an acknowledgement may be of another transfer to that target than the last.
+    unsure: bool,
     /// The earliest call that is asked for, and the one for overdue acknowledgements.
     wake_ns: Nanos,
     overdue_ns: Nanos,
@@ -173,6 +175,7 @@ impl Initiator {
             silent: 0,
             writes: Vec::with_capacity(1),
             own_end_ns: 0,
+            unsure: false,
             wake_ns: Nanos::MAX,
             overdue_ns: Nanos::MAX,
             counts: Counts::default(),
@@ -364,7 +367,9 @@ impl Initiator {
             return;
         }
         let done = self.writes.swap_remove(place);
-        if self.writes.iter().all(|w| w.under_way_count == 0) {
+        self.unsure &= now < self.own_end_ns;
+        let quiet = done.under_way_count == 0 && self.writes.iter().all(|w| w.under_way_count == 0);
+        if quiet && !self.unsure {
             // A window is over when its copy is acknowledged, though more was reserved.
             self.own_end_ns = self.own_end_ns.min(now);
         }
@@ -428,7 +433,9 @@ impl Initiator {
 
     fn count_lost(&mut self, now: Nanos) {
         for write in &mut self.writes {
-            self.counts.lost += u64::from(write.forget(|(_, until_ns)| *until_ns <= now));
+            let lost = write.forget(|(_, until_ns)| *until_ns <= now);
+            self.counts.lost += u64::from(lost);
+            self.unsure |= lost > 0;
         }
     }
 

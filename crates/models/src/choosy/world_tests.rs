@@ -217,6 +217,28 @@ fn fault_dead_targets_are_done_without() {
 }
 
 #[test]
+fn fault_too_little_patience_writes_too_much_and_breaks_nothing() {
+    let mut lost = 0;
+    for seed in 0..60 {
+        let chance = &mut Chance::new(2_000 + seed);
+        let scenario = random(chance);
+        let rules = if chance.odds(1, 2) { Variant::Corrected } else { Variant::CorrectedPlain }.rules(&scenario);
+        // Copies that are only slow count as lost, and are acknowledged while others are negotiated for them.
+        let patience = Patience { acknowledgement_ns: chance.between(1, 500_000), ..rules.patience.expect("it has") };
+        let rules = Rules { patience: Some(patience), windows_max: chance.between(3, 50) as u32, ..rules };
+        let lost_permille = *chance.pick(&[0, 0, 10, 200]);
+        let dead = vec![(chance.below(u64::from(scenario.targets)) as u32, chance.below(3_000_000))];
+        let faults = Faults { lost_permille, lost_until_ns: u64::MAX, dead };
+        let outcome = run_with(rules, &faults, &scenario, seed, &mut |_| {}).unwrap_or_else(|violation| {
+            panic!("seed {seed}: {violation}; {rules:?}; {faults:?}; {scenario:?}");
+        });
+        assert_eq!(outcome.counter("overlaps"), 0);
+        lost += outcome.counter("lost");
+    }
+    assert!(lost > 500, "copies counted as lost: {lost}");
+}
+
+#[test]
 fn canary_trusting_rules_do_not_get_over_a_loss() {
     let scenario = Scenario { initiators: 20, targets: 27, run_ns: 40_000_000, ..Scenario::default() };
     let rules = Rules { patience: None, ..Variant::Corrected.rules(&scenario) };
