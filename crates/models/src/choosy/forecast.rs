@@ -3,6 +3,7 @@
 //! Owns: messages, transfers and drives around the machines; faults on request. Never: a decision of the protocol.
 //! Invariant: every copy that is sent has a booking of both links, and the audit has seen it.
 
+use super::variant::{FAULT_KEYS, Faults};
 use crate::storage::{
     Acknowledge, ChunkId, Key, OptionError, Options, Outcome, Progress, Protocol, Scenario, Sim, Violation, run,
 };
@@ -24,26 +25,22 @@ pub struct Settings {
     pub split: u64,
     /// Control messages queue for the control share of both links. SURGE lets any number arrive at once.
     pub control_queues: bool,
-    /// What goes wrong.
+    /// What goes wrong: only control messages are lost, not data.
     pub faults: Faults,
-}
-
-/// What goes wrong in a run.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Faults {
-    /// Control messages that are lost, thousandths, until `lossy_until_ns`.
-    pub loss_permille: u64,
-    /// Until when, nanoseconds.
-    pub lossy_until_ns: Nanos,
-    /// Targets that are dead from a time on, nanoseconds.
-    pub dead: Vec<(u32, Nanos)>,
-    /// A bug, planted to see that it is caught: every so manyth booking is answered *booked* without a look at the calendar.
+    /// A bug, planted to see that it is caught: every so manyth refusal is answered *booked*. 0 for never.
     pub double_grant_every: u64,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { policy: Policy::default(), groups: 2, split: 1, control_queues: false, faults: Faults::default() }
+        Settings {
+            policy: Policy::default(),
+            groups: 2,
+            split: 1,
+            control_queues: false,
+            faults: Faults::default(),
+            double_grant_every: 0,
+        }
     }
 }
 
@@ -64,7 +61,11 @@ pub const KEYS: &[Key] = &[
         default: "1",
     },
     Key { name: "control_queues", about: "control messages wait for each other: true or false", default: "false" },
-    Key { name: "loss_permille", about: "control messages lost, thousandths", default: "0" },
+    FAULT_KEYS[0],
+    FAULT_KEYS[1],
+    FAULT_KEYS[2],
+    FAULT_KEYS[3],
+    FAULT_KEYS[4],
 ];
 
 impl Settings {
@@ -102,9 +103,9 @@ impl Settings {
         options.number("candidate_groups")?.inspect(|n| settings.groups = u32::try_from(*n).unwrap_or(u32::MAX));
         options.number("split")?.inspect(|n| settings.split = *n);
         options.truth("control_queues")?.inspect(|yes| settings.control_queues = *yes);
-        if let Some(permille) = options.number("loss_permille")? {
-            settings.faults.loss_permille = permille.min(1_000);
-            settings.faults.lossy_until_ns = Nanos::MAX;
+        settings.faults = Faults::take(options, scenario)?;
+        if let Some(ns) = options.duration("overdue")?.filter(|ns| *ns > 0) {
+            settings.policy.overdue_ns = ns;
         }
         settings.check(scenario)?;
         Ok(settings)
@@ -248,7 +249,7 @@ impl World {
     fn deliver(&mut self, sim: &mut Loop<'_>, leaves_ns: Nanos, to: u32, event: Event) {
         self.counts.messages += 1;
         let faults = &self.settings.faults;
-        if sim.now() < faults.lossy_until_ns && self.chance.odds(faults.loss_permille, 1_000) {
+        if sim.now() < faults.lost_until_ns && self.chance.odds(faults.lost_permille, 1_000) {
             self.counts.lost_messages += 1;
             return;
         }
@@ -352,7 +353,7 @@ impl World {
                     self.send(sim, target, to, Event::Booked { from: target, round });
                 }
                 TargetCommand::Refused { to, round, offer } => {
-                    let every = self.settings.faults.double_grant_every;
+                    let every = self.settings.double_grant_every;
                     self.counts.refused += 1;
                     let to = sim.initiator_node(to);
                     if every > 0 && self.counts.refused.is_multiple_of(every) {
@@ -378,7 +379,7 @@ impl World {
         // A repeated message repeats the answer, not the booking.
         self.settle(sim, target, from, round)?;
         let standing = &mut self.standing[target as usize];
-        if self.settings.faults.loss_permille > 0 || self.settings.control_queues {
+        if self.settings.faults.lost_permille > 0 || self.settings.control_queues {
             // What the target forgot because its data never came.
             let forget_ns = 2 * self.settings.policy.patience_ns;
             let gone = standing.iter().filter(|s| s.end_ns + forget_ns <= now);

@@ -3,8 +3,9 @@
 //! Owns: safety in every run (the audit), liveness after the faults, canaries. Never: a figure; those are `reproduce choosy`.
 //! Invariant: a seed replays a failure.
 
-use super::forecast::{Faults, Settings, simulate};
-use crate::storage::{Arrivals, Outcome, Placement, Scenario, Sizes, Slow, Violation};
+use super::forecast::{Settings, simulate};
+use super::variant::Faults;
+use crate::storage::{Arrivals, Options, Outcome, Placement, Scenario, Sizes, Slow, Violation, registry};
 use segue_des::Chance;
 
 fn small() -> Scenario {
@@ -73,8 +74,8 @@ fn sim_lost_messages_and_dead_targets_delay_writes_and_lose_none() {
         let mut settings = Settings::of(&scenario);
         settings.policy.overdue_ns = 3_000_000;
         let dead = (0..chance.below(4)).map(|_| (chance.below(27) as u32, chance.below(20_000_000))).collect();
-        let loss_permille = chance.between(1, 100);
-        settings.faults = Faults { loss_permille, lossy_until_ns: 20_000_000, dead, double_grant_every: 0 };
+        let lost_permille = chance.between(1, 100);
+        settings.faults = Faults { lost_permille, lost_until_ns: 20_000_000, dead };
         let outcome = go(&settings, &scenario, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert!(outcome.counter("lost_messages") > 0);
         assert_eq!(outcome.counter("failed"), 0, "seed {seed}: two groups are enough for a few dead targets");
@@ -90,19 +91,42 @@ fn sim_a_network_that_is_gone_fails_writes_and_a_short_cut_does_not() {
     let scenario = Scenario { run_ns: 2_000_000_000, initiators: 2, ..small() };
     let mut settings = Settings::of(&scenario);
     settings.policy.overdue_ns = 3_000_000;
-    settings.faults = Faults { loss_permille: 1_000, lossy_until_ns: u64::MAX, ..Faults::default() };
+    settings.faults = Faults { lost_permille: 1_000, lost_until_ns: u64::MAX, ..Faults::default() };
     let outcome = go(&settings, &scenario, 1).expect("no rule is broken");
     assert_eq!((outcome.counter("failed"), outcome.done.len()), (2, 0), "a bound, and an end");
-    settings.faults.lossy_until_ns = 10_000_000;
+    settings.faults.lost_until_ns = 10_000_000;
     let outcome = go(&settings, &Scenario { run_ns: 100_000_000, ..scenario }, 1).expect("no rule is broken");
     assert!(outcome.counter("failed") == 0 && outcome.done.len() > 50, "{} done", outcome.done.len());
+}
+
+#[test]
+fn fault_settings_reach_the_models_and_published_rules_refuse_them() {
+    let scenario = Scenario { run_ns: 40_000_000, ..small() };
+    let go = |model: &str, settings: &[(&str, &str)]| {
+        let mut options = Options::new();
+        for (key, value) in settings {
+            options.set(key, value);
+        }
+        (registry::find(model).expect("a model").run)(&scenario, options, 1, &mut |_| {}).map_err(|e| e.to_string())
+    };
+    let faults = [("loss_permille", "20"), ("lossy_until", "10ms"), ("dead_targets", "2"), ("overdue", "3ms")];
+    for (model, more) in [("choosy", &[][..]), ("replicast-h", &[("rules", "corrected")][..])] {
+        let quiet = go(model, more).expect("no rule is broken");
+        let troubled = go(model, &[&faults[..], more].concat()).expect("no rule is broken");
+        let (of_quiet, of_troubled) = (quiet.latencies_ns(&scenario), troubled.latencies_ns(&scenario));
+        assert!(of_troubled.iter().max() > of_quiet.iter().max(), "{model}: faults cost time");
+        assert!(of_troubled.len() * 2 > of_quiet.len(), "{model}: {} of {}", of_troubled.len(), of_quiet.len());
+        assert!(troubled.pending.iter().all(|p| p.age_ns < 20_000_000), "{model}: nothing is stuck");
+    }
+    assert!(go("replicast-h", &faults).unwrap_err().contains("rules must be corrected"));
+    assert!(go("choosy", &[("dead_targets", "28")]).unwrap_err().contains("dead_targets must be"));
 }
 
 #[test]
 fn canary_a_double_grant_is_caught() {
     let scenario = Scenario { initiators: 60, ..small() };
     let mut settings = Settings::of(&scenario);
-    settings.faults.double_grant_every = 20;
+    settings.double_grant_every = 20;
     let error = go(&settings, &scenario, 1).expect_err("a window was given twice");
     assert!(matches!(error, Violation::Overlap { side: "target", .. }), "{error}");
 }

@@ -3,20 +3,27 @@
 //! Owns: their lines in the list, and the setting that names the rules. Never: the rules.
 //! Invariant: what a setting does not name is as published.
 
-use super::variant::{Variant, run};
+use super::variant::{FAULT_KEYS, Faults, Variant, run_with};
 use crate::storage::registry::{Model, RunError};
-use crate::storage::{Key, Options, Outcome, Progress, Scenario};
+use crate::storage::{Key, OptionError, Options, Outcome, Progress, Scenario};
 
 /// Replicast-H under the rules that `rules` names.
 pub const REPLICAST_H: Model = Model {
     name: "replicast-h",
     about: "multicast control, unicast data in windows reserved by bids; far windows are negotiated again",
     source: "SURGE m8",
-    keys: &[Key {
-        name: "rules",
-        about: "plain (published, never again), published, corrected-plain, corrected",
-        default: "published",
-    }],
+    keys: &[
+        Key {
+            name: "rules",
+            about: "plain (published, never again), published, corrected-plain, corrected",
+            default: "published",
+        },
+        FAULT_KEYS[0],
+        FAULT_KEYS[1],
+        FAULT_KEYS[2],
+        FAULT_KEYS[3],
+        FAULT_KEYS[4],
+    ],
     run: replicast_h,
 };
 
@@ -42,8 +49,20 @@ fn replicast_h(
         "corrected" => Some(Variant::Corrected),
         _ => None,
     })?;
+    let faults = Faults::take(&mut options, scenario)?;
+    let overdue_ns = options.duration("overdue")?;
     options.finish()?;
-    Ok(run(rules.unwrap_or(Variant::Published), scenario, seed, progress)?)
+    let variant = rules.unwrap_or(Variant::Published);
+    let mut rules = variant.rules(scenario);
+    if let (Some(patience), Some(ns)) = (&mut rules.patience, overdue_ns.filter(|ns| *ns > 0)) {
+        patience.acknowledgement_ns = ns;
+    }
+    if faults.any() && rules.patience.is_none() {
+        let range =
+            "corrected or corrected-plain when messages are lost or targets die: the published rules wait for ever";
+        return Err(OptionError::Range { key: "rules", range }.into());
+    }
+    Ok(run_with(rules, &faults, scenario, seed, progress)?)
 }
 
 fn choosy(

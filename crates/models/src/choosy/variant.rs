@@ -4,7 +4,7 @@
 //! Invariant: a variant, a scenario and a seed are one run.
 
 use super::world::World;
-use crate::storage::{Outcome, Progress, Scenario, Violation};
+use crate::storage::{Key, OptionError, Options, Outcome, Progress, Scenario, Violation};
 use segue_cluster::reserve::Rules;
 use segue_des::Chance;
 use segue_types::Nanos;
@@ -66,7 +66,9 @@ pub fn run_with(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, Violation> {
     let mut world = World::new(rules, scenario);
-    world.trouble(faults.clone(), Chance::new(seed).stream("faults"));
+    if faults.any() {
+        world.trouble(faults.clone(), Chance::new(seed).stream("faults"));
+    }
     crate::storage::run(&mut world, scenario, seed, progress)
 }
 
@@ -79,4 +81,41 @@ pub struct Faults {
     pub lost_until_ns: Nanos,
     /// Targets that are dead from a time on, nanoseconds.
     pub dead: Vec<(u32, Nanos)>,
+}
+
+/// The keys of [`Faults::take`], and `overdue`, which each protocol takes for itself.
+pub const FAULT_KEYS: [Key; 5] = [
+    Key { name: "loss_permille", about: "messages that are lost, thousandths", default: "0" },
+    Key { name: "lossy_until", about: "until when, for example 5ms; the whole run if it is not given", default: "" },
+    Key { name: "dead_targets", about: "so many targets, the last of each group in turn, die", default: "0" },
+    Key { name: "dead_at", about: "when they die, for example 2ms", default: "0ns" },
+    Key { name: "overdue", about: "how late a copy may be before it is sent elsewhere, for example 3ms", default: "" },
+];
+
+impl Faults {
+    /// The faults that `options` describe.
+    ///
+    /// # Errors
+    /// Names the key and what it takes.
+    pub fn take(options: &mut Options, scenario: &Scenario) -> Result<Faults, OptionError> {
+        let lost_permille = options.number("loss_permille")?.unwrap_or(0);
+        let until_ns = options.duration("lossy_until")?.unwrap_or(Nanos::MAX);
+        let lost_until_ns = if lost_permille > 0 { until_ns } else { 0 };
+        let count = options.number("dead_targets")?.unwrap_or(0);
+        let from_ns = options.duration("dead_at")?.unwrap_or(0);
+        let (groups, size) = (u64::from(scenario.groups()), u64::from(scenario.group_targets));
+        if lost_permille > 1_000 {
+            return Err(OptionError::Range { key: "loss_permille", range: "at most 1000" });
+        }
+        if count > groups * size {
+            return Err(OptionError::Range { key: "dead_targets", range: "at most all targets" });
+        }
+        let place = |n: u64| ((n % groups + 1) * size - 1 - n / groups) as u32;
+        Ok(Faults { lost_permille, lost_until_ns, dead: (0..count).map(|n| (place(n), from_ns)).collect() })
+    }
+
+    /// Whether anything goes wrong.
+    pub fn any(&self) -> bool {
+        self.lost_permille > 0 || !self.dead.is_empty()
+    }
 }
