@@ -98,11 +98,15 @@ fn golden_cli_sim_warm_up_is_found_or_said_to_be_missing() {
 
 #[test]
 fn golden_cli_sim_threads_change_nothing() {
-    let traces = |threads: &str| sim(&[&SMALL[..], &["--trace", "--threads", threads]].concat()).out;
-    let one = traces("1");
-    assert_eq!(one.lines().count(), 3);
-    assert_eq!(traces("2"), one, "the same hashes on two threads");
-    assert_eq!(traces("1"), one, "and again");
+    for model in ["surge-5", "replicast-h", "choosy"] {
+        let run = ["run", model, "--nodes", "36", "--seeds", "1..4", "--set", "run=2ms", "--trace", "--threads"];
+        let traces = |threads: &str| sim(&[&run[..], &[threads]].concat()).out;
+        let one = traces("1");
+        assert_eq!(one.lines().count(), 4, "{model}");
+        assert_eq!(traces("2"), one, "{model}: the same hashes on two threads");
+        assert_eq!(traces("1"), one, "{model}: and again");
+    }
+    let one = sim(&[&SMALL[..], &["--trace"]].concat()).out;
     let object = json(&[&SMALL[..], &["--trace"]].concat());
     let first = object["configurations"][0]["traces"]["1"].as_str().unwrap();
     assert!(one.starts_with(first), "text and JSON agree");
@@ -122,8 +126,9 @@ fn golden_cli_sim_refuses_with_cause_and_fix() {
 
 #[test]
 fn golden_cli_sim_scale_has_its_shape() {
-    let tiny = ["scale", "--model", "surge-5", "--nodes", "36,72", "--loads", "300,600", "--load-nodes", "36"];
+    let tiny = ["scale", "--nodes", "36,72", "--loads", "300,600", "--load-nodes", "36", "--rounds", "2"];
     let report = json(&[&tiny[..], &["--repeat", "1ms", "--set", "run=1ms"]].concat());
+    assert_eq!(report["model"], "replicast-h");
     assert_eq!(report["schema"], "segue.sim.scale.v1");
     let rows = report["rows"].as_array().unwrap();
     let nodes: Vec<u64> = rows.iter().map(|r| r["nodes"].as_u64().unwrap()).collect();
@@ -133,6 +138,7 @@ fn golden_cli_sim_scale_has_its_shape() {
         for key in ["events", "events_per_s", "ns_per_event", "wall_s", "rss_gib", "measured_over_limit"] {
             assert!(row[key].as_f64().is_some_and(|v| v > 0.0), "{key}: {row}");
         }
+        assert!(row["wall"]["rounds"].as_u64().unwrap() >= 2, "a repeat in each round");
         assert_eq!(row["load"].is_null(), row["kind"] != "loaded");
     }
     assert!(report["growth"]["ns_per_doubling"].is_f64());

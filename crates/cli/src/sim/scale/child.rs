@@ -23,7 +23,7 @@ pub struct Task {
     pub seed: u64,
     /// Simulations at once.
     pub threads: usize,
-    /// Repeats go on until they took this long, and there are three.
+    /// Repeats go on until they took this long.
     pub repeat_ns: u64,
 }
 
@@ -49,10 +49,24 @@ pub struct Measured {
 
 /// A repeat is not begun once there are so many.
 const REPEATS_MAX: usize = 200;
-/// Fewer repeats have no median; a row that takes minutes is repeated once all the same.
-const REPEATS_MIN: usize = 3;
-/// Beyond this a row is not repeated for a median's sake, seconds.
-const LONG_S: f64 = 60.0;
+
+impl Measured {
+    /// Adds another round's figures of the same row.
+    ///
+    /// # Errors
+    /// When the rounds' runs were not the same.
+    pub fn merge(&mut self, other: Measured) -> Result<()> {
+        if self.trace != other.trace {
+            let text = format!("two rounds gave the traces {} and {}; please report it", self.trace, other.trace);
+            return Err(fail(ExitCode::Internal, text));
+        }
+        self.wall_s.extend(other.wall_s);
+        self.cpu_s.extend(other.cpu_s);
+        self.rss_bytes = self.rss_bytes.max(other.rss_bytes);
+        self.queue_events_per_s = self.queue_events_per_s.max(other.queue_events_per_s);
+        Ok(())
+    }
+}
 
 /// Starts a child for `task` and reads what it measured.
 ///
@@ -115,8 +129,7 @@ fn repeats(model: &Model, task: &Task) -> Result<Measured> {
         m.wall_s.push(if task.threads == 1 { results.runs[0].wall_s } else { wall_s });
         m.cpu_s.push(results.runs.iter().map(|r| r.cpu_s).sum::<f64>() / task.threads as f64);
         let (n, spent_s) = (m.wall_s.len(), begun.elapsed().as_secs_f64());
-        let enough = n >= REPEATS_MIN && spent_s * 1e9 >= task.repeat_ns as f64;
-        if enough || n >= REPEATS_MAX || spent_s > LONG_S {
+        if n >= REPEATS_MAX || spent_s * 1e9 >= task.repeat_ns as f64 {
             return Ok(measured.expect("there was a repeat"));
         }
     }

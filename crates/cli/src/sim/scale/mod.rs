@@ -9,6 +9,7 @@ mod rows;
 mod show;
 
 use super::configurations;
+use super::runner::rate_text;
 use crate::Global;
 use crate::bench::stats::{Median, median};
 use crate::exit::{ExitCode, fail};
@@ -49,8 +50,11 @@ pub struct Args {
     /// A setting of every row.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Each row is repeated for this long, and at least three times; medians are shown.
-    #[arg(long, default_value = "2s", value_name = "DURATION")]
+    /// Rounds over all rows, so that a busy spell of the machine does not meet one row alone.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// In a round each row is repeated for this long, and at least once.
+    #[arg(long, default_value = "700ms", value_name = "DURATION")]
     repeat: String,
     /// A row's own process.
     #[arg(long, hide = true)]
@@ -133,18 +137,35 @@ pub fn run(args: &Args, global: &Global) -> Result<ExitCode> {
         // Before minutes of work, not after.
         row.configuration(model)?;
     }
-    let bar = bar(rows.len());
-    let mut lines = Vec::new();
-    for row in rows {
-        bar.set_message(format!("{}, {} nodes{}", row.kind.name(), row.nodes, last_rate(&lines)));
-        let task = Task { model: model.name.into(), row, seed: args.seed, threads, repeat_ns };
-        lines.push(line(model, &task, &child::measure(&task)?)?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+    let task = |row| Task { model: model.name.into(), row, seed: args.seed, threads, repeat_ns };
+    let tasks: Vec<Task> = rows.into_iter().map(task).collect();
+    let measured = measure(&tasks, usize::from(args.rounds))?;
+    let lines = tasks.iter().zip(&measured).map(|(task, m)| line(model, task, m)).collect::<Result<_>>()?;
     let report = report(model, threads, args, lines);
     global.print("sim.scale", &report, || show::text(&report));
     Ok(ExitCode::Yes)
+}
+
+/// Every row once per round.
+fn measure(tasks: &[Task], rounds: usize) -> Result<Vec<Measured>> {
+    let bar = bar(tasks.len() * rounds);
+    let mut all: Vec<Option<Measured>> = vec![None; tasks.len()];
+    let mut last = String::new();
+    for _ in 0..rounds {
+        for (task, so_far) in tasks.iter().zip(&mut all) {
+            bar.set_message(format!("{}, {} nodes{last}", task.row.kind.name(), task.row.nodes));
+            let measured = child::measure(task)?;
+            let events = measured.events * measured.wall_s.len() as u64;
+            last = format!(" (the last: {})", rate_text(events, measured.wall_s.iter().sum()));
+            match so_far {
+                Some(so_far) => so_far.merge(measured)?,
+                None => *so_far = Some(measured),
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(all.into_iter().flatten().collect())
 }
 
 fn bar(rows: usize) -> ProgressBar {
@@ -152,10 +173,6 @@ fn bar(rows: usize) -> ProgressBar {
     let bar = ProgressBar::new(rows as u64).with_style(style.expect("a fixed template is sound"));
     bar.enable_steady_tick(std::time::Duration::from_millis(500));
     bar
-}
-
-fn last_rate(lines: &[Line]) -> String {
-    lines.last().map(|l| format!(" (the last: {:.2} M events/s)", l.events_per_s / 1e6)).unwrap_or_default()
 }
 
 fn line(model: &Model, task: &Task, measured: &Measured) -> Result<Line> {
