@@ -61,7 +61,13 @@ fn golden_malformed_text_names_its_line() {
     }
     let text = "initiator,created_ns,latency_ns\n1,0,5\n1,5,-3\n";
     assert_eq!(golden::parse_result(text), Err(Line { line: 3 }));
-    for name in ["chunk128k-drive400.csv", "chunk64k-drive400-plain.csv", "chunk128k-drive400-plain", "groups.csv"] {
+    for name in [
+        "chunk128k-drive400.csv",
+        "chunk0k-drive400-plain.csv",
+        "chunk64k-drive400-fast.csv",
+        "chunk128k-drive400-plain",
+        "groups.csv",
+    ] {
         assert_eq!(golden::configuration(name, &[]).err(), Some(Name));
     }
 }

@@ -47,7 +47,9 @@ pub enum GoldenError {
         found: usize,
     },
     /// The file's name is no configuration.
-    #[error("a file of latencies is named chunk128k|chunk1024k-drive400|drive1000-plain|renegotiate.csv")]
+    #[error(
+        "a file of latencies is named chunk{{KiB}}k-drive{{MiB/s}}-plain.csv or ...-renegotiate.csv, as chunk128k-drive400-plain.csv"
+    )]
     Name,
     /// The run broke a rule.
     #[error("an invariant of the simulation does not hold")]
@@ -141,20 +143,16 @@ pub fn parse_result(text: &str) -> Result<Vec<Written>, GoldenError> {
 /// Variant and scenario that a file of this name is about, for these groups.
 ///
 /// # Errors
-/// When the name is none of the eight.
+/// When the name is not `chunk{KiB}k-drive{MiB/s}-{plain,renegotiate}.csv`.
 pub fn configuration(name: &str, groups: &[Vec<u32>]) -> Result<(Variant, Scenario), GoldenError> {
     let parts: Vec<&str> = name.strip_suffix(".csv").unwrap_or_default().split('-').collect();
     let [chunk, drive, rules] = parts[..] else { return Err(GoldenError::Name) };
-    let (bytes, run_ns) = match chunk {
-        "chunk128k" => (128 << 10, 10_000_000),
-        "chunk1024k" => (1 << 20, 40_000_000),
-        _ => return Err(GoldenError::Name),
-    };
-    let drive_bytes_per_s = match drive {
-        "drive400" => 400 << 20,
-        "drive1000" => 1_000 << 20,
-        _ => return Err(GoldenError::Name),
-    };
+    let chunk = chunk.strip_prefix("chunk").and_then(|c| c.strip_suffix('k')).and_then(|kib| kib.parse::<u64>().ok());
+    let drive = drive.strip_prefix("drive").and_then(|mib| mib.parse::<u64>().ok());
+    let (Some(kib @ 1..=65_536), Some(mib @ 1..=100_000)) = (chunk, drive) else { return Err(GoldenError::Name) };
+    let (bytes, drive_bytes_per_s) = (kib << 10, mib << 20);
+    // SURGE's lengths: 10 ms for 16 KiB and 128 KiB, 40 ms for 1 MiB.
+    let run_ns = if kib <= 128 { 10_000_000 } else { 40_000_000 };
     let variant = match rules {
         "plain" => Variant::Plain,
         "renegotiate" => Variant::Published,
