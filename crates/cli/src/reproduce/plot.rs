@@ -55,7 +55,10 @@ impl Bars {
         let (n, k) = (self.groups.len(), self.names.len());
         // The list of names needs room too, beside short groups.
         let height = (90 + 22 * (n * k) as u32).max(110 + 22 * k as u32);
-        let root = SVGBackend::with_string(text, (760, height)).into_drawing_area();
+        // About 7 pixels a letter: a long label widens the picture rather than losing its beginning.
+        let letters = self.groups.iter().map(|(label, _)| label.len()).max().unwrap_or(0) as u32;
+        let labels_px = (20 + 7 * letters).max(190);
+        let root = SVGBackend::with_string(text, (570 + labels_px, height)).into_drawing_area();
         root.fill(&WHITE)?;
         let values = || self.groups.iter().flat_map(|(_, v)| v);
         // Many names are a wide box: bars end beside it.
@@ -64,8 +67,8 @@ impl Bars {
         let mut chart = ChartBuilder::on(&root)
             .caption(format!("{}, {}", self.title, self.unit), ("sans-serif", 18))
             .margin(10)
-            .x_label_area_size(30)
-            .y_label_area_size(190)
+            .x_label_area_size(45)
+            .y_label_area_size(labels_px)
             .build_cartesian_2d(least * 1.15..most * room, -0.5..n as f64 - 0.5)?;
         let label = |y: &f64| {
             let i = (n as f64 - 1.0 - y).round();
@@ -139,7 +142,7 @@ impl Lines {
             .caption(&self.title, ("sans-serif", 18))
             .margin(10)
             .x_label_area_size(40)
-            .y_label_area_size(50)
+            .y_label_area_size(75)
             .build_cartesian_2d(least.min(most).log2()..most.log2(), 0.0..highest * 1.1)?;
         chart
             .configure_mesh()
@@ -220,7 +223,7 @@ impl Series {
             .caption(&self.title, ("sans-serif", 18))
             .margin(10)
             .x_label_area_size(40)
-            .y_label_area_size(50)
+            .y_label_area_size(75)
             .build_cartesian_2d(0.0..last, 0.0..self.highest.max(1e-9) * 1.2)?;
         chart.configure_mesh().label_style(FONT).x_desc(&self.across).y_desc(&self.up).draw()?;
         let marks = self.marks.iter().map(|(name, y)| (name, 1, vec![(0.0, *y), (last, *y)]));
