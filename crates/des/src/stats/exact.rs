@@ -46,6 +46,22 @@ pub struct Quantiles {
     pub max_ns: u64,
 }
 
+impl Quantiles {
+    /// The figures of values of which these three and a quantile, by parts per million, are known.
+    pub(super) fn of(count: u64, mean_ns: f64, max_ns: u64, quantile: impl Fn(u32) -> u64) -> Quantiles {
+        Quantiles {
+            count,
+            mean_ns,
+            p50_ns: quantile(P50),
+            p90_ns: quantile(P90),
+            p95_ns: quantile(P95),
+            p99_ns: quantile(P99),
+            p999_ns: quantile(P999),
+            max_ns,
+        }
+    }
+}
+
 impl Exact {
     /// Takes all the values.
     pub fn new(mut values: Vec<u64>) -> Exact {
@@ -92,16 +108,7 @@ impl Exact {
 
     /// The usual figures.
     pub fn figures(&self) -> Quantiles {
-        Quantiles {
-            count: self.count(),
-            mean_ns: self.mean(),
-            p50_ns: self.quantile(P50),
-            p90_ns: self.quantile(P90),
-            p95_ns: self.quantile(P95),
-            p99_ns: self.quantile(P99),
-            p999_ns: self.quantile(P999),
-            max_ns: self.max(),
-        }
+        Quantiles::of(self.count(), self.mean(), self.max(), |ppm| self.quantile(ppm))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns: a histogram of growing range. Never: keeps values.
 //! Invariant: a quantile is at most [`Hdr::RELATIVE_ERROR`] above or below the exact one; count, mean and maximum are exact.
 
-use super::exact::{P50, P90, P95, P99, P999, Quantiles, WHOLE_PPM};
+use super::exact::{Quantiles, WHOLE_PPM};
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
@@ -67,16 +67,7 @@ impl Hdr {
 
     /// The usual figures.
     pub fn figures(&self) -> Quantiles {
-        Quantiles {
-            count: self.count(),
-            mean_ns: self.mean(),
-            p50_ns: self.quantile(P50),
-            p90_ns: self.quantile(P90),
-            p95_ns: self.quantile(P95),
-            p99_ns: self.quantile(P99),
-            p999_ns: self.quantile(P999),
-            max_ns: self.max,
-        }
+        Quantiles::of(self.count(), self.mean(), self.max, |ppm| self.quantile(ppm))
     }
 }
 
@@ -90,7 +81,7 @@ impl Serialize for Hdr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Exact;
+    use crate::stats::{Exact, P50, P90, P95, P99, P999};
     use crate::{Chance, Dist};
 
     #[test]
