@@ -8,7 +8,7 @@ use crate::storage::{Acknowledge, Arrivals, ChunkId, Scenario, Sim, Timing, Viol
 use segue_types::Nanos;
 use std::collections::VecDeque;
 
-/// Bytes of a target's write buffer when chunks are smaller than half of it (SURGE `-diskqueue`).
+/// Bytes of a target's write buffer when chunks are smaller than half of it (SURGE `-diskqueue`; reference 1.4).
 const BUFFER_BYTES: u64 = 256 << 10;
 
 /// Chunks of a size that a target lets wait for its drive: SURGE's Q.
@@ -47,11 +47,17 @@ pub(super) fn reads(chunk: ChunkId, permille: u64) -> bool {
     reads(u64::from(chunk.0) + 1) > reads(u64::from(chunk.0))
 }
 
+/// An event for trace hashes: its kind with who takes part, its chunk by number (0 for none), and what else it says.
+pub(super) fn fingerprint((kind, chunk, more): (u64, u32, u64)) -> u64 {
+    (u64::from(chunk) << 32).wrapping_add(kind) ^ more.rotate_left(17)
+}
+
 /// Chunks that wait for their initiator's link: it negotiates and sends one at a time. Acknowledgements may come later.
 pub(super) struct Waiting {
     queues: Vec<VecDeque<ChunkId>>,
     busy: Vec<bool>,
     acknowledged: Vec<u8>,
+    /// Whether a chunk may come before the last one is done.
     open: bool,
 }
 
@@ -67,9 +73,12 @@ impl Waiting {
         }
     }
 
-    /// Whether a chunk may come before the last one is done, so that the end of sending matters.
-    pub(super) fn open(&self) -> bool {
-        self.open
+    /// The initiator's link will be free at `at`. It is told when a chunk may come before the last one is done; else nobody waits.
+    pub(super) fn sends_until<E: Copy>(&self, sim: &mut Sim<'_, E>, initiator: u32, at: Nanos, free: E) {
+        if self.open {
+            let node = sim.initiator_node(initiator);
+            sim.post(at, node, free);
+        }
     }
 
     /// A chunk came; it is given back when the initiator may begin with it at once.
@@ -160,6 +169,22 @@ impl Drives {
         let buffered = until - now < queue_chunks(bytes) * takes;
         let back = sim.scenario().acknowledge == Acknowledge::WriteBack;
         Ok(Written { acknowledged_ns: if back && buffered { now } else { until }, stored_ns: until })
+    }
+
+    /// The last byte of a copy came: the drive takes it. The target will know when it is on the medium (`stored`), the
+    /// initiator when it is acknowledged.
+    pub(super) fn keep<E: Copy>(
+        &mut self,
+        sim: &mut Sim<'_, E>,
+        target: u32,
+        chunk: ChunkId,
+        (stored, acknowledged): (E, E),
+    ) -> Result<(), Violation> {
+        let Written { acknowledged_ns, stored_ns } = self.write(sim, target, chunk)?;
+        sim.post(stored_ns, target, stored);
+        let node = sim.initiator_node(sim.chunk(chunk).initiator);
+        sim.post(acknowledged_ns + sim.timing().message_ns(), node, acknowledged);
+        Ok(())
     }
 
     /// A copy is on the medium.

@@ -4,8 +4,9 @@
 //! Invariant: each planted bug is caught by the accounts.
 
 use super::compare::configuration;
+use super::late_reject::{self, LateReject};
+use super::proxy::{self, Proxied};
 use super::replicast::{self, Replicast, Rules};
-use super::{late_reject, proxy};
 use crate::storage::registry;
 use crate::storage::{Acknowledge, Arrivals, Done, Options, Outcome, Placement, Scenario, Sizes, Slow, Violation, run};
 use segue_des::Chance;
@@ -15,9 +16,9 @@ const MODELS: [u8; 3] = [7, 9, 0xa];
 fn one(model: u8, published: bool, reads_permille: u64, scenario: &Scenario, seed: u64) -> Result<Outcome, Violation> {
     let rules = Rules { published, reads_permille };
     match model {
-        7 => replicast::run(rules, scenario, seed, &mut |_| {}),
-        9 => late_reject::run(published, scenario, seed, &mut |_| {}),
-        _ => proxy::run(rules, scenario, seed, &mut |_| {}),
+        7 => run(&mut Replicast::new(rules, scenario, replicast::Plant::None), scenario, seed, &mut |_| {}),
+        9 => run(&mut LateReject::new(published, scenario, late_reject::Plant::None), scenario, seed, &mut |_| {}),
+        _ => run(&mut Proxied::new(rules, scenario, seed, proxy::Plant::None), scenario, seed, &mut |_| {}),
     }
 }
 
@@ -151,9 +152,9 @@ fn canary_planted_bugs_are_caught() {
     let seven = |plant| run(&mut Replicast::new(rules, &scenario, plant), &scenario, 1, &mut |_| {});
     let nine = |plant| {
         let scenario = Scenario { initiators: 40, targets: 18, ..configuration(128, 1000) };
-        run(&mut late_reject::LateReject::new(true, &scenario, plant), &scenario, 1, &mut |_| {})
+        run(&mut LateReject::new(true, &scenario, plant), &scenario, 1, &mut |_| {})
     };
-    let a = |plant| run(&mut proxy::Proxied::new(rules, &scenario, 1, plant), &scenario, 1, &mut |_| {});
+    let a = |plant| run(&mut Proxied::new(rules, &scenario, 1, plant), &scenario, 1, &mut |_| {});
     let caught = |what: &str, outcome: Result<Outcome, Violation>| {
         let error = outcome.expect_err(what).to_string();
         assert!(error.contains(what), "{error}");

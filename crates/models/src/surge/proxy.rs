@@ -18,11 +18,11 @@
 //! Inferred: no window begins before its initiator can know of it; the proxy's own booking needs no message and is told at once;
 //! with open arrivals the next chunk begins when the last one is sent.
 
-use super::common::{Drives, Lengths, Waiting, Written, multicast_lengths, reads};
+use super::common::{Drives, Lengths, Waiting, fingerprint, multicast_lengths, reads};
 use super::ledger::{Ledger, View};
 use super::replicast::{KEYS, Rules, members};
 use crate::storage::registry::Model;
-use crate::storage::{ChunkId, Outcome, Progress, Protocol, Scenario, Sim, Violation, run as drive};
+use crate::storage::{ChunkId, Protocol, Scenario, Sim, Violation, run};
 use segue_des::Chance;
 use segue_types::Nanos;
 use std::collections::VecDeque;
@@ -36,22 +36,9 @@ pub const MODEL: Model = Model {
     run: |scenario, mut options, seed, progress| {
         let rules = Rules::with(&mut options)?;
         options.finish()?;
-        Ok(run(rules, scenario, seed, progress)?)
+        Ok(run(&mut Proxied::new(rules, scenario, seed, Plant::None), scenario, seed, progress)?)
     },
 };
-
-/// Runs one seed.
-///
-/// # Errors
-/// The first rule of the accounts that was broken.
-pub fn run(
-    rules: Rules,
-    scenario: &Scenario,
-    seed: u64,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome, Violation> {
-    drive(&mut Proxied::new(rules, scenario, seed, Plant::None), scenario, seed, progress)
-}
 
 /// Bugs that tests plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -234,10 +221,7 @@ impl Proxied {
         }
         sim.audit.sent(facts.bytes * u64::from(copies));
         sim.audit.initiators.add(now, facts.initiator, left_ns, sent_ns)?;
-        if self.waiting.open() {
-            let node = sim.initiator_node(facts.initiator);
-            sim.post(sent_ns, node, Event::Sent);
-        }
+        self.waiting.sends_until(sim, facts.initiator, sent_ns, Event::Sent);
         Ok(())
     }
 
@@ -255,15 +239,12 @@ impl Proxied {
             None => return Err(Violation::NoSuchBid { now_ns: now, target, chunk: chunk.0 }),
         };
         sim.audit.targets.shorten(target, left_ns, Some(now));
-        let Written { acknowledged_ns, stored_ns } = self.drives.write(sim, target, chunk)?;
-        sim.post(stored_ns, target, Event::Stored(chunk));
+        self.drives.keep(sim, target, chunk, (Event::Stored(chunk), Event::Acknowledged { chunk, target }))?;
+        self.messages += 1;
         if reads {
             self.drives.read(sim, target, chunk)?;
             self.reads += 1;
         }
-        let node = sim.initiator_node(sim.chunk(chunk).initiator);
-        sim.post(acknowledged_ns + message_ns, node, Event::Acknowledged { chunk, target });
-        self.messages += 1;
         let until_ns = self.drives.until_ns(target);
         let proxy = members(sim.scenario(), sim.chunk(chunk).group).start;
         if target == proxy {
@@ -322,7 +303,7 @@ impl Protocol for Proxied {
     }
 
     fn fingerprint(event: &Event) -> u64 {
-        let (kind, chunk, time) = match *event {
+        fingerprint(match *event {
             Event::Request(chunk) => (0, chunk.0, 0),
             Event::Free => (1, 0, 0),
             Event::Booked { chunk, left_ns } => (2, chunk.0, left_ns),
@@ -332,8 +313,7 @@ impl Protocol for Proxied {
             Event::Acknowledged { chunk, target } => (6 + u64::from(target) * 16, chunk.0, 0),
             Event::Sent => (7, 0, 0),
             Event::Stored(chunk) => (8, chunk.0, 0),
-        };
-        (u64::from(chunk) << 32).wrapping_add(kind) ^ time.rotate_left(17)
+        })
     }
 
     fn counters(&self, sim: &World<'_>) -> Vec<(&'static str, u64)> {

@@ -16,12 +16,10 @@
 //! Inferred: by default the next attempt goes to the other of the two groups that the chunk's name gives (asking the same busy
 //! group at once meets the same bids); with open arrivals the next chunk begins when the last one is sent.
 
-use super::common::{Drives, Lengths, Waiting, Written, multicast_lengths, reads};
+use super::common::{Drives, Lengths, Waiting, fingerprint, multicast_lengths, reads};
 use super::regular::{Ask, Regular};
 use crate::storage::registry::{Model, RunError};
-use crate::storage::{
-    ChunkId, Key, Options, Outcome, Progress, Protocol, Scenario, Sim, Sizes, Violation, run as drive,
-};
+use crate::storage::{ChunkId, Key, Options, Protocol, Scenario, Sim, Sizes, Violation, run};
 use segue_types::Nanos;
 
 /// What can be set.
@@ -63,22 +61,9 @@ pub const MODEL: Model = Model {
     run: |scenario, mut options, seed, progress| {
         let rules = Rules::with(&mut options)?;
         options.finish()?;
-        Ok(run(rules, scenario, seed, progress)?)
+        Ok(run(&mut Replicast::new(rules, scenario, Plant::None), scenario, seed, progress)?)
     },
 };
-
-/// Runs one seed.
-///
-/// # Errors
-/// The first rule of the accounts that was broken.
-pub fn run(
-    rules: Rules,
-    scenario: &Scenario,
-    seed: u64,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome, Violation> {
-    drive(&mut Replicast::new(rules, scenario, Plant::None), scenario, seed, progress)
-}
 
 /// Bugs that tests plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -270,10 +255,7 @@ impl Replicast {
         let copies = if self.plant == Plant::CountOnce { 1 } else { copies };
         sim.audit.sent(bytes * copies as u64);
         sim.audit.initiators.add(now, initiator, left_ns, sent_ns)?;
-        if self.waiting.open() {
-            let node = sim.initiator_node(initiator);
-            sim.post(sent_ns, node, Event::Sent);
-        }
+        self.waiting.sends_until(sim, initiator, sent_ns, Event::Sent);
         Ok(())
     }
 
@@ -323,8 +305,8 @@ impl Replicast {
             return Err(Violation::NoSuchBid { now_ns: now, target, chunk: chunk.0 });
         };
         sim.audit.targets.shorten(target, window.left_ns, Some(now));
-        let Written { acknowledged_ns, stored_ns } = self.drives.write(sim, target, chunk)?;
-        sim.post(stored_ns, target, Event::Stored(chunk));
+        self.drives.keep(sim, target, chunk, (Event::Stored(chunk), Event::Acknowledged { chunk, target }))?;
+        self.messages += 1;
         if reads {
             #[cfg(test)]
             if self.plant == Plant::IdleDrive {
@@ -334,10 +316,6 @@ impl Replicast {
             self.drives.read(sim, target, chunk)?;
             self.reads += 1;
         }
-        let node = sim.initiator_node(sim.chunk(chunk).initiator);
-        let at = acknowledged_ns + sim.timing().message_ns();
-        sim.post(at, node, Event::Acknowledged { chunk, target });
-        self.messages += 1;
         Ok(())
     }
 }
@@ -410,7 +388,7 @@ impl Protocol for Replicast {
     }
 
     fn fingerprint(event: &Event) -> u64 {
-        let (kind, chunk, time) = match *event {
+        fingerprint(match *event {
             Event::Request(chunk) => (0, chunk.0, 0),
             Event::Bid { chunk, target, left_ns, right_ns, .. } => {
                 (1 + u64::from(target) * 8, chunk.0, left_ns ^ right_ns)
@@ -421,8 +399,7 @@ impl Protocol for Replicast {
             Event::Acknowledged { chunk, target } => (5 + u64::from(target) * 8, chunk.0, 0),
             Event::Sent => (6, 0, 0),
             Event::Stored(chunk) => (7, chunk.0, 0),
-        };
-        (u64::from(chunk) << 32).wrapping_add(kind) ^ time.rotate_left(17)
+        })
     }
 
     fn counters(&self, sim: &World<'_>) -> Vec<(&'static str, u64)> {

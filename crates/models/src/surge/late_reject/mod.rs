@@ -27,10 +27,10 @@ mod target;
 use self::initiator::{Initiator, Transfer};
 use self::select::{Offer, select};
 use self::target::{Accepted, Ask, Bids};
-use super::common::{Drives, Waiting, Written};
+use super::common::{Drives, Waiting, fingerprint};
 use super::replicast::members;
 use crate::storage::registry::Model;
-use crate::storage::{ChunkId, Key, Outcome, Progress, Protocol, Scenario, Sim, Violation, run as drive};
+use crate::storage::{ChunkId, Key, Protocol, Scenario, Sim, Violation, run};
 use segue_types::Nanos;
 
 /// The keys of the model, for `--set`.
@@ -46,22 +46,9 @@ pub const MODEL: Model = Model {
     run: |scenario, mut options, seed, progress| {
         let published = options.truth("published")?.unwrap_or(false);
         options.finish()?;
-        Ok(run(published, scenario, seed, progress)?)
+        Ok(run(&mut LateReject::new(published, scenario, Plant::None), scenario, seed, progress)?)
     },
 };
-
-/// Runs one seed, with SURGE's defects when `published`.
-///
-/// # Errors
-/// The first rule of the accounts that was broken.
-pub fn run(
-    published: bool,
-    scenario: &Scenario,
-    seed: u64,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome, Violation> {
-    drive(&mut LateReject::new(published, scenario, Plant::None), scenario, seed, progress)
-}
 
 /// Bugs that tests plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -344,10 +331,7 @@ impl LateReject {
         if state.started == sim.scenario().copies {
             state.chunk = None;
             state.transfers.clear();
-            if self.waiting.open() {
-                let node = sim.initiator_node(initiator);
-                sim.post(sent_ns, node, Event::Sent);
-            }
+            self.waiting.sends_until(sim, initiator, sent_ns, Event::Sent);
         }
         Ok(())
     }
@@ -358,11 +342,7 @@ impl LateReject {
             return Err(Violation::NoSuchBid { now_ns: now, target, chunk: chunk.0 });
         };
         sim.audit.targets.shorten(target, bid.left_ns, Some(now));
-        let Written { acknowledged_ns, stored_ns } = self.drives.write(sim, target, chunk)?;
-        sim.post(stored_ns, target, Event::Stored(chunk));
-        let node = sim.initiator_node(sim.chunk(chunk).initiator);
-        let at = acknowledged_ns + sim.timing().message_ns();
-        sim.post(at, node, Event::Acknowledged { chunk, target });
+        self.drives.keep(sim, target, chunk, (Event::Stored(chunk), Event::Acknowledged { chunk, target }))?;
         self.counts.messages += 1;
         Ok(())
     }
@@ -403,7 +383,7 @@ impl Protocol for LateReject {
     }
 
     fn fingerprint(event: &Event) -> u64 {
-        let (kind, chunk, time) = match *event {
+        fingerprint(match *event {
             Event::Request { chunk, round, left_ns } => (u64::from(round) * 16, chunk.0, left_ns),
             Event::Bid { chunk, target, left_ns, .. } => (1 + u64::from(target) * 16, chunk.0, left_ns),
             Event::Accept { chunk, left_ns } => (2, chunk.0, left_ns),
@@ -415,8 +395,7 @@ impl Protocol for LateReject {
             Event::Acknowledged { chunk, target } => (8 + u64::from(target) * 16, chunk.0, 0),
             Event::Sent => (9, 0, 0),
             Event::Stored(chunk) => (10, chunk.0, 0),
-        };
-        (u64::from(chunk) << 32).wrapping_add(kind) ^ time.rotate_left(17)
+        })
     }
 
     fn counters(&self, sim: &World<'_>) -> Vec<(&'static str, u64)> {
