@@ -163,8 +163,7 @@ impl Aimd {
     }
 
     fn start(&mut self, sim: &mut Sim<'_, Event>, initiator: u32, chunk: ChunkId) {
-        let group = sim.chunk(chunk).group;
-        if let Some(target) = self.nodes.arrive(sim.scenario(), initiator, chunk, group) {
+        if let Some(target) = self.nodes.arrive(sim, initiator, chunk) {
             self.request(sim, initiator, chunk, target);
         }
     }
@@ -273,9 +272,7 @@ impl Aimd {
             return Ok(());
         }
         target.coming.remove(at);
-        let leaves_ns = self.nodes.received(sim, ask.target, ask.chunk)?;
-        sim.post(leaves_ns, sim.target_node(ask.target), Event::Stored(ask));
-        Ok(())
+        self.nodes.received(sim, ask, Event::Stored(ask))
     }
 
     /// A target looks at the frames on their way to it.
@@ -349,11 +346,7 @@ impl Protocol for Aimd {
                     self.request(sim, ask.initiator, ask.chunk, target);
                 }
             }
-            Event::Stored(ask) => {
-                let bytes = sim.chunk(ask.chunk).bytes;
-                sim.audit.stored(sim.now(), ask.target, ask.chunk, bytes)?;
-                sim.post(sim.now() + self.nodes.message_ns, sim.initiator_node(ask.initiator), Event::Acked(ask));
-            }
+            Event::Stored(ask) => self.nodes.stored(sim, ask, Event::Acked(ask))?,
             Event::Acked(ask) => {
                 if let Some(chunk) = self.nodes.acked(sim, ask)? {
                     self.start(sim, ask.initiator, chunk);

@@ -95,8 +95,7 @@ impl Ccpi {
     }
 
     fn begin(&mut self, sim: &mut Sim<'_, Event>, initiator: u32, chunk: ChunkId) {
-        let group = sim.chunk(chunk).group;
-        if let Some(target) = self.nodes.arrive(sim.scenario(), initiator, chunk, group) {
+        if let Some(target) = self.nodes.arrive(sim, initiator, chunk) {
             self.request(sim, initiator, chunk, target);
         }
     }
@@ -182,9 +181,7 @@ impl Ccpi {
         let at = admitted.iter().position(|other| *other == ask).expect("only what was admitted comes");
         admitted.remove(at);
         self.share(sim, ask.target);
-        let leaves_ns = self.nodes.received(sim, ask.target, ask.chunk)?;
-        sim.post(leaves_ns, sim.target_node(ask.target), Event::Stored(ask));
-        Ok(())
+        self.nodes.received(sim, ask, Event::Stored(ask))
     }
 
     /// The one event for the next end of a flow; those of earlier plans find nothing due and are ignored.
@@ -214,12 +211,7 @@ impl Protocol for Ccpi {
             Event::RateSet(ask, rate) => self.hear(sim, ask, rate),
             Event::FlowDue => self.due(sim),
             Event::Came(ask) => self.came(sim, ask)?,
-            Event::Stored(ask) => {
-                let bytes = sim.chunk(ask.chunk).bytes;
-                sim.audit.stored(sim.now(), ask.target, ask.chunk, bytes)?;
-                let node = sim.initiator_node(ask.initiator);
-                sim.post(sim.now() + self.nodes.message_ns, node, Event::Acked(ask));
-            }
+            Event::Stored(ask) => self.nodes.stored(sim, ask, Event::Acked(ask))?,
             Event::Acked(ask) => {
                 if let Some(chunk) = self.nodes.acked(sim, ask)? {
                     self.begin(sim, ask.initiator, chunk);

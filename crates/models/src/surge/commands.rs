@@ -1,12 +1,15 @@
 //! Command windows: how many commands a writer has under way with a target.
 //!
-//! Owns: the windows and what waits for a place. Never: how a command is carried out.
+//! Owns: the windows, what waits for a place, and the answers of links and drives that take everything. Never: what a command does.
 //! Invariant: a window never has more commands under way than its size.
 //!
 //! The loop of `storage` knows initiators with one chunk each. A window of n commands is n such sources here; a chunk takes any free place
 //! of its window. Outcomes name the window, not the source.
 
+use super::common::BUFFER_BYTES;
 use crate::storage::{ChunkId, Outcome, Scenario, Sizes};
+use segue_des::{Chance, Class, Link, Sent, Served};
+use segue_types::Nanos;
 use std::collections::VecDeque;
 
 struct Window {
@@ -71,9 +74,36 @@ impl Commands {
     }
 }
 
-/// What a drive's buffer holds, bytes (reference 1.4: 256 KiB, and at least 2 chunks).
+/// When a command is there that a link takes at once, nanoseconds: a control message and the data.
+pub(super) fn command_ns(
+    link: &mut Link,
+    now: Nanos,
+    (control_bytes, bytes): (u64, u64),
+    chance: &mut Chance,
+) -> Nanos {
+    link.send(now, control_bytes, Class::Control, chance);
+    arrival_ns(link.send(now, bytes, Class::Data, chance))
+}
+
+/// When data is there, nanoseconds.
+pub(super) fn arrival_ns(sent: Sent) -> Nanos {
+    match sent {
+        Sent::Sent { arrives_ns, .. } => arrives_ns,
+        lost => unreachable!("a link without bound, loss and cuts: {lost:?}"),
+    }
+}
+
+/// When a drive answers and when it is done with the medium, nanoseconds.
+pub(super) fn served(served: Served) -> (Nanos, Nanos) {
+    match served {
+        Served::Done { ack_ns, medium_ns } => (ack_ns, medium_ns),
+        failed => unreachable!("a drive without bound and faults: {failed:?}"),
+    }
+}
+
+/// What a drive's buffer holds, bytes.
 pub(super) fn buffer_bytes(chunk_bytes: u64) -> u64 {
-    (256 << 10).max(2 * chunk_bytes)
+    BUFFER_BYTES.max(2 * chunk_bytes)
 }
 
 /// The largest chunk of a scenario, bytes.

@@ -1,4 +1,4 @@
-//! What the negotiated models share: chunks that wait at an initiator, drives with their acknowledgements, reads.
+//! What models share: drives with their acknowledgements; of the negotiated ones chunks that wait at an initiator, and reads.
 //!
 //! Owns: the drives' completion times, the waiting chunks, the counts of acknowledgements. Never: a window; who may send when
 //! is a model's business.
@@ -9,7 +9,7 @@ use segue_types::Nanos;
 use std::collections::VecDeque;
 
 /// Bytes of a target's write buffer when chunks are smaller than half of it (SURGE `-diskqueue`; reference 1.4).
-const BUFFER_BYTES: u64 = 256 << 10;
+pub(super) const BUFFER_BYTES: u64 = 256 << 10;
 
 /// Chunks of a size that a target lets wait for its drive: SURGE's Q.
 pub(super) const fn queue_chunks(bytes: u64) -> u64 {

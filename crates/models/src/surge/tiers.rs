@@ -15,11 +15,11 @@
 //! when the HDD has it (SURGE: when it leaves); a capacity of less than 20 of the largest chunks is raised to that;
 //! a cycle ends when the SSD is empty, whatever it should still migrate; open arrivals are spread evenly over all windows' places.
 
-use super::commands::{Commands, largest_bytes};
+use super::commands::{Commands, arrival_ns, command_ns, largest_bytes, served};
 use super::windows::store;
 use crate::storage::registry::Model;
 use crate::storage::{ChunkId, Key, OptionError, Options, Protocol, Scenario, Sim, Violation, run};
-use segue_des::{Chance, Class, Framing, Link, LinkSpec, Sent, Served, Store};
+use segue_des::{Chance, Class, Framing, Link, LinkSpec, Store};
 use std::collections::VecDeque;
 
 /// Chunks of a cycle of the SSD.
@@ -240,8 +240,7 @@ impl Tiers {
     fn issue(&mut self, sim: &mut Sim<'_, Event>, target: u32, chunk: ChunkId) {
         let (now, bytes) = (sim.now(), sim.chunk(chunk).bytes);
         let link = &mut self.links[target as usize];
-        link.send(now, CONTROL_BYTES, Class::Control, &mut self.chance);
-        let arrives_ns = arrival(link.send(now, bytes, Class::Data, &mut self.chance));
+        let arrives_ns = command_ns(link, now, (CONTROL_BYTES, bytes), &mut self.chance);
         sim.audit.sent(bytes);
         sim.post(arrives_ns, sim.target_node(target), Event::Came(chunk));
     }
@@ -324,20 +323,6 @@ impl Tiers {
     }
 }
 
-fn arrival(sent: Sent) -> u64 {
-    match sent {
-        Sent::Sent { arrives_ns, .. } => arrives_ns,
-        lost => unreachable!("a link without bound, loss and cuts: {lost:?}"),
-    }
-}
-
-fn served(served: Served) -> (u64, u64) {
-    match served {
-        Served::Done { ack_ns, medium_ns } => (ack_ns, medium_ns),
-        failed => unreachable!("a drive without bound and faults: {failed:?}"),
-    }
-}
-
 impl Protocol for Tiers {
     type Event = Event;
 
@@ -371,7 +356,7 @@ impl Protocol for Tiers {
                 let bytes = sim.chunk(chunk).bytes;
                 let sent = self.inner[hdd as usize].send(sim.now(), bytes, Class::Data, &mut self.chance);
                 sim.audit.sent(bytes);
-                sim.post(arrival(sent), sim.target_node(hdd), Event::Moved(chunk));
+                sim.post(arrival_ns(sent), sim.target_node(hdd), Event::Moved(chunk));
                 Ok(())
             }
             Event::Moved(chunk) => self.moved(sim, node, chunk),

@@ -1,6 +1,6 @@
 //! What models 5 and 6 share: who writes what where, one copy after the other, and the drives behind it.
 //!
-//! Owns: an initiator's chunks, targets and acknowledgements; each drive's backlog. Never: how bytes travel.
+//! Owns: an initiator's chunks, targets and acknowledgements; when a target puts a transfer off. Never: how bytes travel.
 //! Invariant: an initiator sends one copy at a time; a chunk ends with the acknowledgement of its last copy.
 //!
 //! SURGE (reference 1.3): a chunk goes to as many random targets as there are copies, all different and different from those of
@@ -11,6 +11,7 @@
 //! Inferred: with hot spots or given groups the targets are drawn from the chunk's group; with open arrivals an initiator writes
 //! its chunks one after the other; control messages take no bandwidth from data (100 bytes are 81 ns).
 
+use super::common::{Drives, queue_chunks};
 use crate::storage::{Acknowledge, ChunkId, Placement, Scenario, Sim, Violation};
 use segue_des::{Chance, bytes_ns};
 use segue_types::Nanos;
@@ -55,8 +56,7 @@ struct Initiator {
 /// All nodes of a run.
 pub(super) struct Nodes {
     initiators: Vec<Initiator>,
-    /// Until when each target's drive is busy.
-    drives: Vec<Nanos>,
+    drives: Drives,
     /// What data may use of a link, bits per second.
     pub(super) link_bits_per_s: u64,
     /// From sending a control message to its being handled.
@@ -80,7 +80,7 @@ impl Nodes {
         let link_bits_per_s = fabric.link_bits_per_s / 1000 * (1000 - fabric.overhead_permille);
         Nodes {
             initiators: (0..scenario.initiators).map(initiator).collect(),
-            drives: vec![0; scenario.targets as usize],
+            drives: Drives::new(scenario),
             link_bits_per_s,
             message_ns: bytes_ns(CONTROL_BYTES, link_bits_per_s) + fabric.trip_ns,
             trip_ns: fabric.trip_ns,
@@ -89,7 +89,8 @@ impl Nodes {
     }
 
     /// A chunk comes: the target of its first copy, unless the initiator is busy.
-    pub(super) fn arrive(&mut self, scenario: &Scenario, n: u32, chunk: ChunkId, group: u32) -> Option<u32> {
+    pub(super) fn arrive<E: Copy>(&mut self, sim: &Sim<'_, E>, n: u32, chunk: ChunkId) -> Option<u32> {
+        let (scenario, group) = (sim.scenario(), sim.chunk(chunk).group);
         if self.initiators[n as usize].writing.is_some() {
             self.initiators[n as usize].waiting.push_back(chunk);
             return None;
@@ -127,16 +128,13 @@ impl Nodes {
 
     /// How long a target puts a transfer off because of its drive (reference 3.3), nanoseconds.
     pub(super) fn put_off_ns(&mut self, scenario: &Scenario, now: Nanos, target: u32, bytes: u64) -> Nanos {
-        let backlog_ns = self.drives[target as usize].saturating_sub(now);
-        let (drive_ns, net_ns) = (scenario.drive_ns(target, bytes), bytes_ns(bytes, self.link_bits_per_s));
-        let allowed = buffer_chunks(bytes);
-        let over_ns = backlog_ns.saturating_sub((allowed - 1) * drive_ns);
+        let over_ns = self.drives.delay_ns(scenario, now, target, bytes);
         let delay_ns = match scenario.acknowledge {
             Acknowledge::WriteBack => over_ns,
-            Acknowledge::WriteThrough => {
-                let chunks = (backlog_ns + drive_ns / 2) / drive_ns;
-                if chunks >= allowed { over_ns.saturating_sub(net_ns) } else { 0 }
+            Acknowledge::WriteThrough if self.is_behind(scenario, now, target, bytes) => {
+                over_ns.saturating_sub(bytes_ns(bytes, self.link_bits_per_s))
             }
+            Acknowledge::WriteThrough => 0,
         };
         self.put_off += u64::from(delay_ns > 0);
         delay_ns
@@ -145,34 +143,23 @@ impl Nodes {
     /// True when the drive is behind by as many chunks as its buffer holds.
     pub(super) fn is_behind(&self, scenario: &Scenario, now: Nanos, target: u32, bytes: u64) -> bool {
         let drive_ns = scenario.drive_ns(target, bytes);
-        let backlog_ns = self.drives[target as usize].saturating_sub(now);
-        (backlog_ns + drive_ns / 2) / drive_ns >= buffer_chunks(bytes)
+        let backlog_ns = self.drives.until_ns(target).saturating_sub(now);
+        (backlog_ns + drive_ns / 2) / drive_ns >= queue_chunks(bytes)
     }
 
-    /// The last byte of a copy is there: it goes to the drive. When the acknowledgement leaves.
-    pub(super) fn received<E: Copy>(
-        &mut self,
-        sim: &mut Sim<'_, E>,
-        target: u32,
-        chunk: ChunkId,
-    ) -> Result<Nanos, Violation> {
-        let (now, bytes) = (sim.now(), sim.chunk(chunk).bytes);
-        let takes_ns = sim.scenario().drive_ns(target, bytes);
-        let drive = &mut self.drives[target as usize];
-        *drive = now.max(*drive) + takes_ns;
-        let early = match sim.scenario().acknowledge {
-            Acknowledge::WriteThrough => false,
-            Acknowledge::WriteBack => *drive - now < buffer_chunks(bytes) * takes_ns,
-        };
-        let medium_ns = *drive;
-        sim.audit.received(now, target, bytes, medium_ns, takes_ns)?;
-        Ok(if early { now } else { medium_ns })
+    /// The last byte of a copy is there: it goes to the drive. `stored` comes when the acknowledgement leaves.
+    pub(super) fn received<E: Copy>(&mut self, sim: &mut Sim<'_, E>, ask: Ask, stored: E) -> Result<(), Violation> {
+        let written = self.drives.write(sim, ask.target, ask.chunk)?;
+        sim.post(written.acknowledged_ns, sim.target_node(ask.target), stored);
+        Ok(())
     }
-}
 
-/// Chunks that a drive may be behind (reference 1.4: 256 KiB, and at least 2).
-fn buffer_chunks(bytes: u64) -> u64 {
-    ((256 << 10) / bytes.max(1)).max(2)
+    /// A copy is stored by the rule of acknowledgement: the initiator will hear of it.
+    pub(super) fn stored<E: Copy>(&mut self, sim: &mut Sim<'_, E>, ask: Ask, acked: E) -> Result<(), Violation> {
+        Drives::stored(sim, ask.target, ask.chunk)?;
+        sim.post(sim.now() + self.message_ns, sim.initiator_node(ask.initiator), acked);
+        Ok(())
+    }
 }
 
 impl Initiator {

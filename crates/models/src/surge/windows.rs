@@ -11,10 +11,10 @@
 //! Inferred: commands of one initiator are sent one after the other (SURGE interleaves their frames at random); initiators beyond
 //! the number of targets stay idle; with write-back the acknowledgement may come early, as in models 5 and 6.
 
-use super::commands::{Commands, buffer_bytes, largest_bytes};
+use super::commands::{Commands, buffer_bytes, command_ns, largest_bytes, served};
 use crate::storage::registry::Model;
 use crate::storage::{Acknowledge, ChunkId, Key, OptionError, Protocol, Scenario, Sim, Violation, run};
-use segue_des::{Chance, Class, Framing, Link, LinkSpec, Policy, Sent, Served, Span, Store, StoreSpec};
+use segue_des::{Chance, Class, Framing, Link, LinkSpec, Policy, Span, Store, StoreSpec};
 
 /// Largest window, commands.
 const WINDOW_MAX: u64 = 1024;
@@ -105,22 +105,15 @@ impl Windows {
     fn issue(&mut self, sim: &mut Sim<'_, Event>, pair: u32, chunk: ChunkId) {
         let (now, bytes) = (sim.now(), sim.chunk(chunk).bytes);
         let link = &mut self.links[pair as usize];
-        link.send(now, self.control_bytes, Class::Control, &mut self.chance);
-        match link.send(now, bytes, Class::Data, &mut self.chance) {
-            Sent::Sent { arrives_ns, .. } => {
-                sim.audit.sent(bytes);
-                sim.post(arrives_ns, sim.target_node(pair), Event::Came(chunk));
-            }
-            lost => unreachable!("a link without bound, loss and cuts: {lost:?}"),
-        }
+        let arrives_ns = command_ns(link, now, (self.control_bytes, bytes), &mut self.chance);
+        sim.audit.sent(bytes);
+        sim.post(arrives_ns, sim.target_node(pair), Event::Came(chunk));
     }
 
     fn came(&mut self, sim: &mut Sim<'_, Event>, chunk: ChunkId, pair: u32) -> Result<(), Violation> {
         let (now, bytes) = (sim.now(), sim.chunk(chunk).bytes);
         let store = &mut self.stores[pair as usize];
-        let Served::Done { ack_ns, medium_ns } = store.write(now, bytes, &mut self.chance) else {
-            unreachable!("a drive without bound and faults");
-        };
+        let (ack_ns, medium_ns) = served(store.write(now, bytes, &mut self.chance));
         self.deepest = self.deepest.max(store.depth(now));
         let takes_ns = sim.scenario().drive_ns(pair, bytes);
         sim.audit.received(now, pair, bytes, medium_ns, takes_ns)?;
