@@ -141,16 +141,12 @@ impl<E> Queue<E> {
     /// The earliest event, with its time; time moves there.
     #[inline]
     pub fn pop(&mut self) -> Option<(Nanos, E)> {
-        while let Some(key) = self.ladder.pop() {
-            self.free.push(key.slot);
-            if let Some(event) = self.slots[key.slot as usize].event.take() {
-                self.live -= 1;
-                self.now = key.time;
-                return Some((key.time, event));
+        loop {
+            let key = self.ladder.pop()?;
+            if let Some(popped) = self.take(key) {
+                return Some(popped);
             }
-            self.dead -= 1;
         }
-        None
     }
 
     /// The earliest event, if it is before `end`: the loop of a run of a given length.
@@ -158,15 +154,24 @@ impl<E> Queue<E> {
     pub fn pop_before(&mut self, end: Nanos) -> Option<(Nanos, E)> {
         while self.ladder.peek()?.time < end {
             let key = self.ladder.pop()?;
-            self.free.push(key.slot);
-            if let Some(event) = self.slots[key.slot as usize].event.take() {
-                self.live -= 1;
-                self.now = key.time;
-                return Some((key.time, event));
+            if let Some(popped) = self.take(key) {
+                return Some(popped);
             }
-            self.dead -= 1;
         }
         None
+    }
+
+    /// The event of a key that left the ladder, with its time; time moves there. `None` when it was cancelled.
+    #[inline]
+    fn take(&mut self, key: Key) -> Option<(Nanos, E)> {
+        self.free.push(key.slot);
+        let Some(event) = self.slots[key.slot as usize].event.take() else {
+            self.dead -= 1;
+            return None;
+        };
+        self.live -= 1;
+        self.now = key.time;
+        Some((key.time, event))
     }
 
     /// The tie of an event that will come soon, about `n` after the next one, if that is known already; its memory is asked for.
