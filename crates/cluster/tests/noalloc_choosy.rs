@@ -46,9 +46,9 @@ impl Pair {
                     InitiatorCommand::Ask { to, round, bytes, from_ns } => {
                         (to, TargetEvent::Ask { from: 9, round, bytes, from_ns })
                     }
-                    InitiatorCommand::Book { to, round, bytes, start_ns } => {
+                    InitiatorCommand::Book { to, round, attempt, bytes, start_ns } => {
                         self.be_faster(to, bytes, start_ns);
-                        (to, TargetEvent::Book { from: 9, round, bytes, start_ns })
+                        (to, TargetEvent::Book { from: 9, round, attempt, bytes, start_ns })
                     }
                     InitiatorCommand::Transfer { id, to, round, bytes, .. } => {
                         self.store(id, to, round, bytes);
@@ -76,7 +76,11 @@ impl Pair {
         self.bookings += 1;
         let target = &mut self.targets[to as usize];
         if self.bookings.is_multiple_of(7) {
-            target.step(self.now, TargetEvent::Book { from: 8, round: 0, bytes, start_ns }, &mut self.answers);
+            target.step(
+                self.now,
+                TargetEvent::Book { from: 8, round: 0, attempt: 1, bytes, start_ns },
+                &mut self.answers,
+            );
         } else {
             target.step(self.now, TargetEvent::Release { from: 8, round: 0 }, &mut self.answers);
         }
@@ -87,10 +91,12 @@ impl Pair {
         let answer = self.answers.pop().expect("every message to a target is answered");
         match answer {
             TargetCommand::Offer { round, offer, .. } => self.give(InitiatorEvent::Offer { from, round, offer }),
-            TargetCommand::Booked { round, .. } => self.give(InitiatorEvent::Booked { from, round }),
-            TargetCommand::Refused { round, offer, .. } => {
+            TargetCommand::Booked { round, attempt, .. } => {
+                self.give(InitiatorEvent::Booked { from, round, attempt });
+            }
+            TargetCommand::Refused { round, attempt, offer, .. } => {
                 self.refusals += 1;
-                self.give(InitiatorEvent::Refused { from, round, offer });
+                self.give(InitiatorEvent::Refused { from, round, attempt, offer });
             }
         }
     }

@@ -4,7 +4,7 @@
 //! Invariant: windows of the own link never overlap; a write is done or failed exactly once; nothing is waited for without a bound.
 
 use super::messages::{NodeId, Offer, WriteId};
-use super::policy::{CANDIDATES_MAX, Policy};
+use super::policy::{BYTES_MAX, CANDIDATES_MAX, FAR_NS, Policy};
 use super::round::{Pick, Round, Want, mix};
 use super::writes::{Write, Writes};
 use crate::reserve::Links;
@@ -39,6 +39,8 @@ pub enum InitiatorEvent<'a> {
         from: NodeId,
         /// Of which round.
         round: u32,
+        /// Which booking of the round.
+        attempt: u32,
     },
     /// A booking does not stand.
     Refused {
@@ -46,6 +48,8 @@ pub enum InitiatorEvent<'a> {
         from: NodeId,
         /// Of which round.
         round: u32,
+        /// Which booking of the round.
+        attempt: u32,
         /// What could be had instead.
         offer: Option<Offer>,
     },
@@ -87,6 +91,8 @@ pub enum InitiatorCommand {
         to: NodeId,
         /// The round.
         round: u32,
+        /// Which booking of the round, from 1 on: its answer names it.
+        attempt: u32,
         /// How much will be sent.
         bytes: u64,
         /// From when, nanoseconds.
@@ -112,7 +118,7 @@ pub enum InitiatorCommand {
         /// How much.
         bytes: u64,
     },
-    /// A write has its copies.
+    /// A write has its quorum of copies. The others follow while there are candidates for them; nothing is said of it any more.
     Done {
         /// Which.
         id: WriteId,
@@ -140,11 +146,14 @@ pub enum WriteError {
     /// Too few, too many, or repeated candidates: the caller's mistake.
     #[error("a write needs at least as many different candidates as copies, and at most {CANDIDATES_MAX}")]
     Candidates,
+    /// A copy is larger than [`BYTES_MAX`]: the caller's mistake.
+    #[error("a copy has at most {BYTES_MAX} bytes")]
+    Size,
     /// Too few candidates are left that have not failed: give it again with others.
     #[error("too few of the candidates are left that have not failed")]
     TooFewLeft,
-    /// No candidate answered, round after round: the network, or all of them, are gone. Give it again later.
-    #[error("no candidate answered in {FRUITLESS_MAX} rounds")]
+    /// No candidate took a copy, round after round: the network, or all of them, are gone or full. Give it again later.
+    #[error("no candidate took a copy in {FRUITLESS_MAX} rounds")]
     NoAnswer,
 }
 
@@ -153,7 +162,7 @@ const QUIET_MAX: usize = 16;
 /// How many times the patience they are not asked.
 const QUIET_TIMES: Nanos = 200;
 
-/// Rounds in a row without any offer after which a write fails; each waits twice as long as the one before.
+/// Rounds in a row that placed nothing after which a write fails; each is twice as patient as the one before.
 const FRUITLESS_MAX: u32 = 12;
 
 /// One initiator.
@@ -207,16 +216,21 @@ impl Initiator {
     pub fn step(&mut self, now: Nanos, event: InitiatorEvent<'_>, out: &mut Vec<InitiatorCommand>) {
         match event {
             InitiatorEvent::Write { id, bytes, candidates, salt } => {
-                let write = Write::new(id, bytes, candidates, salt, usize::from(self.policy.copies));
+                let write = if bytes > BYTES_MAX { Err(WriteError::Size) } else { Ok(()) };
+                let write =
+                    write.and_then(|()| Write::new(id, bytes, candidates, salt, usize::from(self.policy.copies)));
                 match write.and_then(|write| self.writes.add(write)) {
                     Ok(()) => {}
                     Err(error) => out.push(InitiatorCommand::Failed { id, error }),
                 }
             }
             InitiatorEvent::Offer { from, round, offer } => self.offered(now, from, round, offer, out),
-            InitiatorEvent::Booked { from, round } => self.booked(now, from, round, out),
-            InitiatorEvent::Refused { from, round, offer } => {
-                self.refused(now, from, round, offer, out);
+            InitiatorEvent::Booked { from, round, attempt } => self.booked(now, from, round, attempt, out),
+            InitiatorEvent::Refused { from, round, attempt, offer } => {
+                if let Some(pick) = self.answered(now, from, round, attempt) {
+                    self.round.offer_again(pick.target, believed(now, offer));
+                    self.go_on(now, out);
+                }
             }
             InitiatorEvent::Acknowledged { id, from } => {
                 if self.writes.stored(id, from, usize::from(self.policy.quorum), usize::from(self.policy.copies)) {
@@ -237,7 +251,12 @@ impl Initiator {
     /// Begins the next round when it is time for it.
     fn advance(&mut self, now: Nanos, out: &mut Vec<InitiatorCommand>) {
         while !self.round.active {
-            let Some(slot) = self.writes.next_open(usize::from(self.policy.copies)) else { return };
+            let copies = usize::from(self.policy.copies);
+            let Some(slot) = self.writes.next_open(now, copies) else {
+                return if let Some(retry_ns) = self.writes.first_retry_ns(copies) {
+                    self.wake(retry_ns, out)
+                };
+            };
             // Two round trips, and the answers that come one after the other.
             let asked_ns = Nanos::from(self.policy.asked) * self.links.control_ns;
             let ahead_ns = 2 * self.links.message_ns() + self.answer_ns + asked_ns + self.policy.ahead_ns;
@@ -255,25 +274,36 @@ impl Initiator {
         let too_few = write.usable(|_| true).count() < open;
         if too_few || write.fruitless >= FRUITLESS_MAX {
             let error = if too_few { WriteError::TooFewLeft } else { WriteError::NoAnswer };
-            out.push(InitiatorCommand::Failed { id: write.id, error });
-            return self.writes.remove(slot);
+            return self.fail(slot, error, out);
         }
         self.rounds += 1;
         self.round.begin(slot, if self.policy.together { open } else { 1 });
         self.ask(now, usize::from(self.policy.asked), out);
     }
 
+    /// Ends a write that cannot have all its copies; one that was called done already is none to fail.
+    fn fail(&mut self, slot: usize, error: WriteError, out: &mut Vec<InitiatorCommand>) {
+        let (id, told) = (self.writes.get(slot).id, self.writes.get(slot).told);
+        if !told {
+            out.push(InitiatorCommand::Failed { id, error });
+        }
+        self.writes.remove(slot);
+    }
+
     /// Asks up to `most` candidates that were not asked in this round; those that were quiet lately only if the others do not suffice.
     fn ask(&mut self, now: Nanos, most: usize, out: &mut Vec<InitiatorCommand>) {
         let write = self.writes.get(self.round.slot);
         let mut drawn = [0 as NodeId; CANDIDATES_MAX];
-        let mut n = 0;
+        let (mut n, mut lively) = (0, 0);
         for quiet_too in [false, true] {
             let quiet = |t: NodeId| self.quiet.iter().any(|(node, until)| *node == t && *until > now);
             let asked = |t: NodeId| self.round.asked[..self.round.asked_n].iter().any(|a| a.target == t);
             for target in write.usable(|t| quiet(t) == quiet_too && !asked(t)) {
                 drawn[n] = target;
                 n += 1;
+            }
+            if !quiet_too {
+                lively = n;
             }
             if n >= most.min(self.round.want + 1) {
                 break;
@@ -285,19 +315,26 @@ impl Initiator {
         let mut chance = write.salt ^ u64::from(round).rotate_left(32);
         for at in 0..n_asked {
             chance = mix(chance);
-            drawn.swap(at, at + (chance % (n - at) as u64) as usize);
+            let end = if at < lively { lively } else { n };
+            drawn.swap(at, at + (chance % (end - at) as u64) as usize);
             self.round.ask(drawn[at]);
             out.push(InitiatorCommand::Ask { to: drawn[at], round, bytes, from_ns });
         }
         let answers_ns = 2 * self.links.message_ns() + n_asked as Nanos * self.links.control_ns;
-        let patience_ns = self.policy.patience_ns << self.writes.get(self.round.slot).fruitless;
-        self.wait_until(now + answers_ns + patience_ns, out);
+        self.wait_until(now + answers_ns + self.patience_ns(), out);
+    }
+
+    /// How long over what it should take an answer is waited for in this round: longer after each that placed nothing.
+    fn patience_ns(&self) -> Nanos {
+        self.policy.patience_ns << self.writes.get(self.round.slot).fruitless
     }
 
     fn offered(&mut self, now: Nanos, from: NodeId, round: u32, offer: Option<Offer>, out: &mut Vec<InitiatorCommand>) {
-        let awaited = self.round.active && round == self.round.id && self.round.answer(from, offer);
-        if !awaited {
-            if self.policy.hold && offer.is_some() {
+        let current = self.round.active && round == self.round.id;
+        if !(current && self.round.answer(from, believed(now, offer))) {
+            // A repeated message must not give back what was booked with the first.
+            let in_use = current && self.round.has(from) || self.writes.is_sent(from, round);
+            if self.policy.hold && offer.is_some() && !in_use {
                 out.push(InitiatorCommand::Release { to: from, round });
             }
         } else if self.round.waiting == 0 {
@@ -328,16 +365,21 @@ impl Initiator {
             asked.offer = None;
             let (to, start_ns, round) = (asked.target, liked.start_ns, self.round.id);
             let (end_ns, done_ns) = (start_ns + window_ns, liked.done_ns);
-            self.round.pick(Pick { target: to, start_ns, end_ns, done_ns, booked_ns: now });
-            out.push(InitiatorCommand::Book { to, round, bytes, start_ns });
-            self.wait_until(now + 2 * self.links.message_ns() + self.policy.patience_ns, out);
+            self.round.attempts += 1;
+            let attempt = self.round.attempts;
+            self.round.pick(Pick { target: to, attempt, start_ns, end_ns, done_ns, booked_ns: now });
+            out.push(InitiatorCommand::Book { to, round, attempt, bytes, start_ns });
+            self.wait_until(now + 2 * self.links.message_ns() + self.patience_ns(), out);
         }
         if self.policy.hold {
             self.release_offers(out);
         }
         self.round.active = self.round.picks_n > 0;
-        let fruitless = !self.round.active && self.round.placed == 0;
-        self.writes.count_fruitless(self.round.slot, fruitless);
+        if !self.round.active {
+            // Where nobody has room, asking again at once would not make any.
+            let retry_ns = if self.round.offered { now } else { self.round.deadline_ns };
+            self.writes.end_round(self.round.slot, self.round.placed > 0, retry_ns);
+        }
     }
 
     fn is_unusual(&self, late_ns: Nanos) -> bool {
@@ -353,18 +395,18 @@ impl Initiator {
         }
     }
 
-    fn offer_again(&mut self, from: NodeId, offer: Option<Offer>) {
-        if let Some(asked) = self.round.asked[..self.round.asked_n].iter_mut().find(|a| a.target == from) {
-            asked.offer = offer;
+    /// The booking that an answer is to; an answer to an earlier one of the same target and round is none.
+    fn answered(&mut self, now: Nanos, from: NodeId, round: u32, attempt: u32) -> Option<Pick> {
+        if !self.round.active || round != self.round.id {
+            return None;
         }
+        let pick = self.round.answered(from, attempt)?;
+        self.learn_answer(now - pick.booked_ns);
+        Some(pick)
     }
 
-    fn booked(&mut self, now: Nanos, from: NodeId, round: u32, out: &mut Vec<InitiatorCommand>) {
-        if !self.round.active || round != self.round.id {
-            return;
-        }
-        let Some(pick) = self.round.unpick(from) else { return };
-        self.learn_answer(now - pick.booked_ns);
+    fn booked(&mut self, now: Nanos, from: NodeId, round: u32, attempt: u32, out: &mut Vec<InitiatorCommand>) {
+        let Some(pick) = self.answered(now, from, round, attempt) else { return };
         if now > pick.start_ns + self.policy.guard_ns {
             // Too late to fit: the window would run over its end.
             out.push(InitiatorCommand::Release { to: from, round });
@@ -373,23 +415,13 @@ impl Initiator {
         self.booked_until_ns = self.booked_until_ns.max(pick.end_ns);
         self.round.placed += 1;
         let due_ns = pick.done_ns + self.policy.overdue_ns;
-        let (id, bytes) = self.writes.place(self.round.slot, from, due_ns);
+        let (id, bytes) = self.writes.place(self.round.slot, from, round, due_ns);
         let start_ns = pick.start_ns.max(now);
         out.push(InitiatorCommand::Transfer { id, to: from, round, start_ns, bytes });
         self.wake(due_ns, out);
         if self.round.picks_n == 0 {
             self.go_on(now, out);
         }
-    }
-
-    fn refused(&mut self, now: Nanos, from: NodeId, round: u32, offer: Option<Offer>, out: &mut Vec<InitiatorCommand>) {
-        if !self.round.active || round != self.round.id {
-            return;
-        }
-        let Some(pick) = self.round.unpick(from) else { return };
-        self.learn_answer(now - pick.booked_ns);
-        self.offer_again(from, offer);
-        self.go_on(now, out);
     }
 
     /// A booking must be answered before its window begins: follows the slowest answers at once, and forgets them slowly.
@@ -403,8 +435,7 @@ impl Initiator {
             let open = usize::from(self.policy.copies) - write.placed();
             let in_round = self.round.active && self.round.slot == slot;
             if !in_round && write.usable(|_| true).count() < open {
-                self.writes.remove(slot);
-                out.push(InitiatorCommand::Failed { id, error: WriteError::TooFewLeft });
+                self.fail(slot, WriteError::TooFewLeft, out);
             }
         }
     }
@@ -466,4 +497,9 @@ impl Initiator {
             out.push(InitiatorCommand::Wake { at_ns });
         }
     }
+}
+
+/// An offer unless it cannot be meant: what is not would run out of numbers.
+fn believed(now: Nanos, offer: Option<Offer>) -> Option<Offer> {
+    offer.filter(|o| o.start_ns <= o.done_ns && o.done_ns.saturating_sub(now) <= FAR_NS)
 }

@@ -28,6 +28,8 @@
 //! Times are the local clock's. The wire carries durations (from the sending of the message, plus the known trip), so clocks need not agree.
 
 mod calendar;
+#[cfg(test)]
+mod fault_tests;
 mod initiator;
 mod messages;
 mod policy;
@@ -40,5 +42,5 @@ mod writes;
 pub use crate::reserve::Links;
 pub use initiator::{Initiator, InitiatorCommand, InitiatorEvent, WriteError};
 pub use messages::{NodeId, Offer, WriteId};
-pub use policy::{ASKED_MAX, CANDIDATES_MAX, COPIES_MAX, Choose, Policy};
+pub use policy::{ASKED_MAX, BYTES_MAX, CANDIDATES_MAX, COPIES_MAX, Choose, Policy, TIMES_MAX_NS};
 pub use target::{Target, TargetCommand, TargetEvent};

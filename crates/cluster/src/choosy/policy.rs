@@ -13,6 +13,13 @@ pub const ASKED_MAX: usize = 64;
 /// Most copies of a write.
 pub const COPIES_MAX: usize = 8;
 
+/// Most bytes of one copy.
+pub const BYTES_MAX: u64 = 1 << 40;
+/// Longest setting of the policy that is a time, nanoseconds: a day.
+pub const TIMES_MAX_NS: Nanos = 86_400_000_000_000;
+/// What is said to be further ahead than this is not believed, nanoseconds (more than two years).
+pub(super) const FAR_NS: Nanos = 1 << 56;
+
 /// Which offer is the best.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choose {
@@ -88,8 +95,12 @@ impl Policy {
             && self.asked >= self.copies
             && self.asked as usize <= ASKED_MAX
             && self.slack_permille <= 1_000
+            && self.guard_ns <= TIMES_MAX_NS
+            && self.ahead_ns <= TIMES_MAX_NS
             && self.patience_ns > 0
+            && self.patience_ns <= TIMES_MAX_NS
             && self.overdue_ns > 0
+            && self.overdue_ns <= TIMES_MAX_NS
             && self.writes_max >= 1
             && self.bookings_max >= 1
     }

@@ -20,6 +20,8 @@ pub struct Asked {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pick {
     pub target: NodeId,
+    /// Which booking of the round.
+    pub attempt: u32,
     pub start_ns: Nanos,
     pub end_ns: Nanos,
     pub done_ns: Nanos,
@@ -66,6 +68,10 @@ pub struct Round {
     pub want: usize,
     pub placed: usize,
     pub asked_again: bool,
+    /// Bookings so far.
+    pub attempts: u32,
+    /// Somebody made an offer.
+    pub offered: bool,
     pub deadline_ns: Nanos,
     pub active: bool,
 }
@@ -83,6 +89,8 @@ impl Round {
             want: 0,
             placed: 0,
             asked_again: false,
+            attempts: 0,
+            offered: false,
             deadline_ns: 0,
             active: false,
         }
@@ -92,7 +100,8 @@ impl Round {
         self.id = self.id.wrapping_add(1);
         (self.slot, self.want) = (slot, want);
         (self.asked_n, self.waiting, self.picks_n, self.placed) = (0, 0, 0, 0);
-        (self.asked_again, self.active) = (false, true);
+        self.attempts = 0;
+        (self.asked_again, self.offered, self.active) = (false, false, true);
     }
 
     pub fn ask(&mut self, target: NodeId) {
@@ -107,11 +116,18 @@ impl Round {
         match asked {
             Some(asked) => {
                 (asked.answered, asked.offer) = (true, offer);
+                self.offered |= offer.is_some();
                 self.waiting -= 1;
                 true
             }
             None => false,
         }
+    }
+
+    /// Whether a target's offer is in hand, or booked and not answered yet.
+    pub fn has(&self, target: NodeId) -> bool {
+        let asked = self.asked[..self.asked_n].iter().any(|a| a.target == target && a.offer.is_some());
+        self.active && (asked || self.picks[..self.picks_n].iter().any(|p| p.target == target))
     }
 
     pub fn pick(&mut self, pick: Pick) {
@@ -126,6 +142,19 @@ impl Round {
         self.picks_n -= 1;
         self.picks[at] = self.picks[self.picks_n];
         Some(pick)
+    }
+
+    /// Takes out the pick that an answer is to.
+    pub fn answered(&mut self, target: NodeId, attempt: u32) -> Option<Pick> {
+        let known = |p: &Pick| p.target == target && p.attempt == attempt;
+        if self.picks[..self.picks_n].iter().any(known) { self.unpick(target) } else { None }
+    }
+
+    /// What can be had of a target that refused.
+    pub fn offer_again(&mut self, from: NodeId, offer: Option<Offer>) {
+        if let Some(asked) = self.asked[..self.asked_n].iter_mut().find(|a| a.target == from) {
+            asked.offer = offer;
+        }
     }
 
     /// The end of the latest pick, nanoseconds.

@@ -1,11 +1,11 @@
 //! The side that stores.
 //!
 //! Owns: one target's calendar and its answers. Never: the data; the driver receives and stores it.
-//! Invariant: two bookings never overlap; each booking is answered once.
+//! Invariant: two bookings never overlap; a message that comes again gets its answer again and changes nothing.
 
 use super::calendar::{Booking, Calendar, Pace};
 use super::messages::{NodeId, Offer};
-use super::policy::Policy;
+use super::policy::{BYTES_MAX, FAR_NS, Policy};
 use crate::reserve::Links;
 use segue_types::Nanos;
 
@@ -29,6 +29,8 @@ pub enum TargetEvent {
         from: NodeId,
         /// Its round.
         round: u32,
+        /// Which booking of the round, from 1 on.
+        attempt: u32,
         /// How much it will send.
         bytes: u64,
         /// From when, nanoseconds.
@@ -75,6 +77,8 @@ pub enum TargetCommand {
         to: NodeId,
         /// Its round.
         round: u32,
+        /// Which booking of the round.
+        attempt: u32,
     },
     /// The window is not free any more.
     Refused {
@@ -82,10 +86,15 @@ pub enum TargetCommand {
         to: NodeId,
         /// Its round.
         round: u32,
+        /// Which booking of the round.
+        attempt: u32,
         /// What could be had instead.
         offer: Option<Offer>,
     },
 }
+
+/// Names a booking: who made it, its round, and which one of the round it is.
+type Name = (NodeId, u32, u32);
 
 /// One target.
 pub struct Target {
@@ -116,25 +125,25 @@ impl Target {
     pub fn step(&mut self, now: Nanos, event: TargetEvent, out: &mut Vec<TargetCommand>) {
         // A booking is kept twice its patience past its end: data that is late by more was lost with its sender.
         self.expired += self.calendar.expire(now, 2 * self.policy.patience_ns) as u64;
+        self.calendar.pace.fade(now);
         match event {
             TargetEvent::Ask { from, round, bytes, from_ns } => {
+                let booked = self.calendar.find(from, round).is_some_and(|b| b.attempt > 0);
+                if !booked {
+                    self.calendar.remove(from, round);
+                }
                 let offer = self.offer(now, bytes, from_ns);
-                if let (true, Some(offer)) = (self.policy.hold, offer) {
-                    let held = self.booking(from, round, bytes, offer.start_ns);
+                if let (true, false, Some(offer)) = (self.policy.hold, booked, offer) {
+                    let held = self.booking((from, round, 0), bytes, offer.start_ns);
                     assert!(self.calendar.take(held), "an offer is free when it is made");
                 }
                 out.push(TargetCommand::Offer { to: from, round, offer });
             }
-            TargetEvent::Book { from, round, bytes, start_ns } => {
-                // A held offer becomes the booking; a repeated message finds its booking and is answered again.
-                self.calendar.remove(from, round);
-                let booking = self.booking(from, round, bytes, start_ns);
-                if start_ns >= now && self.calendar.take(booking) {
-                    out.push(TargetCommand::Booked { to: from, round });
-                } else {
-                    let offer = self.offer(now, bytes, start_ns);
-                    out.push(TargetCommand::Refused { to: from, round, offer });
-                }
+            TargetEvent::Book { from, round, attempt, bytes, start_ns } => {
+                out.push(match self.book(now, (from, round, attempt), bytes, start_ns) {
+                    Ok(()) => TargetCommand::Booked { to: from, round, attempt },
+                    Err(offer) => TargetCommand::Refused { to: from, round, attempt, offer },
+                });
             }
             TargetEvent::Release { from, round } => drop(self.calendar.remove(from, round)),
             TargetEvent::Received { from, round, bytes } => {
@@ -145,16 +154,40 @@ impl Target {
         }
     }
 
-    fn booking(&self, from: NodeId, round: u32, bytes: u64, start_ns: Nanos) -> Booking {
-        Booking { start_ns, end_ns: start_ns + self.policy.window_ns(&self.links, bytes), bytes, from, round }
+    /// Books a window, or gives what could be had instead.
+    fn book(&mut self, now: Nanos, name: Name, bytes: u64, start_ns: Nanos) -> Result<(), Option<Offer>> {
+        if !is_plausible(now, start_ns, bytes) {
+            return Err(None);
+        }
+        let (from, round, attempt) = name;
+        match self.calendar.find(from, round) {
+            // A repeated message. The window may have begun: the data is on its way.
+            Some(known) if known.attempt == attempt => return Ok(()),
+            // This was refused before, and comes again.
+            Some(known) if known.attempt > attempt => return Err(None),
+            // A held offer becomes the booking.
+            _ => drop(self.calendar.remove(from, round)),
+        }
+        let booking = self.booking(name, bytes, start_ns);
+        if start_ns >= now && self.calendar.take(booking) { Ok(()) } else { Err(self.offer(now, bytes, start_ns)) }
+    }
+
+    fn booking(&self, (from, round, attempt): Name, bytes: u64, start_ns: Nanos) -> Booking {
+        let end_ns = start_ns + self.policy.window_ns(&self.links, bytes);
+        Booking { start_ns, end_ns, bytes, from, round, attempt }
     }
 
     fn offer(&self, now: Nanos, bytes: u64, from_ns: Nanos) -> Option<Offer> {
-        if self.calendar.is_full() {
+        if self.calendar.is_full() || !is_plausible(now, from_ns, bytes) {
             return None;
         }
         // The booking cannot be here sooner than an offer and an answer take.
         let from_ns = from_ns.max(now + 2 * self.links.message_ns());
         Some(self.calendar.offer(from_ns, self.policy.window_ns(&self.links, bytes), bytes))
     }
+}
+
+/// Whether a message can be meant: what is not would run out of numbers.
+const fn is_plausible(now: Nanos, start_ns: Nanos, bytes: u64) -> bool {
+    bytes <= BYTES_MAX && start_ns.saturating_sub(now) <= FAR_NS
 }

@@ -7,29 +7,29 @@ use super::*;
 use proptest::prelude::*;
 use segue_types::Nanos;
 
-const LINKS: Links = Links::surge();
-const CHUNK: u64 = 128 << 10;
-const M: Nanos = 3_424;
+pub(super) const LINKS: Links = Links::surge();
+pub(super) const CHUNK: u64 = 128 << 10;
+pub(super) const M: Nanos = 3_424;
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     Policy { copies: 2, quorum: 2, asked: 3, ..Policy::default() }
 }
 
-fn window() -> Nanos {
+pub(super) fn window() -> Nanos {
     policy().window_ns(&LINKS, CHUNK)
 }
 
-fn step(machine: &mut Initiator, now: Nanos, event: InitiatorEvent<'_>) -> Vec<InitiatorCommand> {
+pub(super) fn step(machine: &mut Initiator, now: Nanos, event: InitiatorEvent<'_>) -> Vec<InitiatorCommand> {
     let mut out = Vec::new();
     machine.step(now, event, &mut out);
     out
 }
 
-fn write(id: u64, candidates: &[NodeId]) -> InitiatorEvent<'_> {
+pub(super) fn write(id: u64, candidates: &[NodeId]) -> InitiatorEvent<'_> {
     InitiatorEvent::Write { id: WriteId(id), bytes: CHUNK, candidates, salt: id }
 }
 
-fn asked(out: &[InitiatorCommand]) -> Vec<NodeId> {
+pub(super) fn asked(out: &[InitiatorCommand]) -> Vec<NodeId> {
     let mut all: Vec<NodeId> = out
         .iter()
         .filter_map(|c| match c {
@@ -41,14 +41,14 @@ fn asked(out: &[InitiatorCommand]) -> Vec<NodeId> {
     all
 }
 
-fn booked(out: &[InitiatorCommand]) -> Option<(NodeId, u32, Nanos)> {
+pub(super) fn booked(out: &[InitiatorCommand]) -> Option<(NodeId, u32, Nanos)> {
     out.iter().find_map(|c| match c {
         InitiatorCommand::Book { to, round, start_ns, .. } => Some((*to, *round, *start_ns)),
         _ => None,
     })
 }
 
-fn round_of(out: &[InitiatorCommand]) -> u32 {
+pub(super) fn round_of(out: &[InitiatorCommand]) -> u32 {
     let round = out.iter().find_map(|c| match c {
         InitiatorCommand::Ask { round, .. } => Some(*round),
         _ => None,
@@ -57,7 +57,7 @@ fn round_of(out: &[InitiatorCommand]) -> u32 {
 }
 
 /// Answers every ask of `out` with what `offer` says, and gives what follows the last answer.
-fn answer(
+pub(super) fn answer(
     machine: &mut Initiator,
     now: Nanos,
     out: &[InitiatorCommand],
@@ -71,7 +71,7 @@ fn answer(
     last
 }
 
-fn offer_at(start_ns: Nanos) -> Option<Offer> {
+pub(super) fn offer_at(start_ns: Nanos) -> Option<Offer> {
     Some(Offer { start_ns, done_ns: start_ns + window() + 300_000 })
 }
 
@@ -84,7 +84,7 @@ fn a_write_books_the_best_offer_and_goes_on_when_its_link_is_about_to_be_free() 
     let out = answer(&mut machine, 2 * M, &out, |t| offer_at(if t == 2 { start } else { start + 50_000 }));
     let (to, round, at) = booked(&out).expect("the best is booked");
     assert_eq!((to, at), (2, start));
-    let out = step(&mut machine, 4 * M, InitiatorEvent::Booked { from: 2, round });
+    let out = step(&mut machine, 4 * M, InitiatorEvent::Booked { from: 2, round, attempt: 1 });
     let transfer = InitiatorCommand::Transfer { id: WriteId(7), to: 2, round, start_ns: start, bytes: CHUNK };
     assert!(out.contains(&transfer), "{out:?}");
     assert!(asked(&out).is_empty(), "the link is busy for a while: offers would be stale");
@@ -103,7 +103,7 @@ fn a_write_books_the_best_offer_and_goes_on_when_its_link_is_about_to_be_free() 
     let out = answer(&mut machine, at_ns + 2 * M, &out, |_| offer_at(start + window()));
     let (to, round, at) = booked(&out).expect("the second copy");
     assert_eq!(at, start + window());
-    step(&mut machine, at_ns + 4 * M, InitiatorEvent::Booked { from: to, round });
+    step(&mut machine, at_ns + 4 * M, InitiatorEvent::Booked { from: to, round, attempt: 1 });
     let stored = |from| InitiatorEvent::Acknowledged { id: WriteId(7), from };
     assert!(step(&mut machine, 900_000, stored(2)).is_empty());
     assert!(step(&mut machine, 900_001, stored(2)).is_empty(), "one copy twice is one copy");
@@ -119,14 +119,14 @@ fn a_refusal_costs_a_round_trip_and_the_next_best_is_booked() {
     let out = answer(&mut machine, 2 * M, &out, |t| offer_at(start + u64::from(t)));
     let (to, round, _) = booked(&out).expect("a booking");
     assert_eq!(to, 1);
-    let refused = InitiatorEvent::Refused { from: 1, round, offer: offer_at(start + 200_000) };
+    let refused = InitiatorEvent::Refused { from: 1, round, attempt: 1, offer: offer_at(start + 200_000) };
     let out = step(&mut machine, 4 * M, refused);
     let (second, _, at) = booked(&out).expect("another booking");
     assert_eq!(at, 6 * M, "no sooner than the answer can be here");
-    let out = step(&mut machine, 6 * M, InitiatorEvent::Refused { from: second, round, offer: None });
+    let out = step(&mut machine, 6 * M, InitiatorEvent::Refused { from: second, round, attempt: 2, offer: None });
     let third = booked(&out).expect("the last one").0;
     assert_eq!(second + third, 2 + 3);
-    let out = step(&mut machine, 8 * M, InitiatorEvent::Refused { from: third, round, offer: None });
+    let out = step(&mut machine, 8 * M, InitiatorEvent::Refused { from: third, round, attempt: 3, offer: None });
     assert_eq!(booked(&out).map(|b| b.0), Some(1), "the fresh offer of the first is still there");
 }
 
@@ -160,7 +160,7 @@ fn fault_silent_targets_are_not_waited_for_and_not_asked_for_a_while() {
     assert!(out.contains(&InitiatorCommand::Release { to, round }));
     assert!(asked(&out).iter().all(|t| !first.contains(t)) && asked(&out).len() == 2, "{out:?}");
     // An answer that comes after all changes nothing.
-    assert!(step(&mut machine, 300_001, InitiatorEvent::Booked { from: to, round }).is_empty());
+    assert!(step(&mut machine, 300_001, InitiatorEvent::Booked { from: to, round, attempt: 1 }).is_empty());
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn fault_a_lost_copy_is_sent_elsewhere_and_too_few_targets_fail_the_write() {
     for _ in 0..2 {
         let next = answer(&mut machine, now, &out, |_| offer_at(now + 2 * M));
         let (to, round, _) = booked(&next).expect("a booking");
-        step(&mut machine, now + 2 * M, InitiatorEvent::Booked { from: to, round });
+        step(&mut machine, now + 2 * M, InitiatorEvent::Booked { from: to, round, attempt: 1 });
         assert!(!used.contains(&to));
         used.push(to);
         now += 1_000_000;
@@ -215,22 +215,26 @@ fn bad_writes_are_refused_and_others_go_on() {
     assert_eq!(error(step(&mut machine, 0, write(2, &[1, 2]))), WriteError::Busy);
 }
 
-fn target_step(target: &mut Target, now: Nanos, event: TargetEvent) -> Vec<TargetCommand> {
+pub(super) fn target_step(target: &mut Target, now: Nanos, event: TargetEvent) -> Vec<TargetCommand> {
     let mut out = Vec::new();
     target.step(now, event, &mut out);
     out
 }
 
 fn book(from: NodeId, start_ns: Nanos) -> TargetEvent {
-    TargetEvent::Book { from, round: 1, bytes: CHUNK, start_ns }
+    TargetEvent::Book { from, round: 1, attempt: 1, bytes: CHUNK, start_ns }
 }
 
 #[test]
 fn a_target_books_each_window_once_and_forgets_what_never_came() {
     let mut target = Target::new(policy(), LINKS, 400 << 20);
-    assert_eq!(target_step(&mut target, 0, book(1, 10_000)), [TargetCommand::Booked { to: 1, round: 1 }]);
+    assert_eq!(target_step(&mut target, 0, book(1, 10_000)), [TargetCommand::Booked { to: 1, round: 1, attempt: 1 }]);
     let again = target_step(&mut target, 0, book(1, 10_000));
-    assert_eq!(again, [TargetCommand::Booked { to: 1, round: 1 }], "a repeated message gets its answer again");
+    assert_eq!(
+        again,
+        [TargetCommand::Booked { to: 1, round: 1, attempt: 1 }],
+        "a repeated message gets its answer again"
+    );
     let [TargetCommand::Refused { to: 2, offer: Some(offer), .. }] = target_step(&mut target, 0, book(2, 10_001))[..]
     else {
         panic!("two have one window")
@@ -239,7 +243,7 @@ fn a_target_books_each_window_once_and_forgets_what_never_came() {
     // The first is on the medium 312,475 ns after its window, the second waits for it and takes as long.
     assert_eq!(offer.done_ns, 10_000 + window() + 2 * 312_475);
     let late = 10_000 + window() + 2 * policy().patience_ns;
-    assert_eq!(target_step(&mut target, late, book(2, late)), [TargetCommand::Booked { to: 2, round: 1 }]);
+    assert_eq!(target_step(&mut target, late, book(2, late)), [TargetCommand::Booked { to: 2, round: 1, attempt: 1 }]);
     assert_eq!((target.expired, target.bookings()), (1, 1));
     target_step(&mut target, late, TargetEvent::Release { from: 2, round: 1 });
     assert_eq!(target.bookings(), 0);
@@ -271,33 +275,41 @@ proptest! {
     /// Whatever is asked, booked, released and received: what the target granted and did not get back is disjoint.
     #[test]
     fn model_granted_windows_are_disjoint(
-        events in prop::collection::vec((0u8..4, 0u32..6, 0u64..2_000_000, 1u64..300_000), 1..200),
+        events in prop::collection::vec((0u8..4, 0u32..6, 0u64..2_000_000, 1u64..300_000, 1u32..4), 1..200),
         hold in any::<bool>(),
     ) {
         let policy = Policy { hold, ..policy() };
         let mut target = Target::new(policy, LINKS, 1 << 30);
-        let mut granted: Vec<(Nanos, Nanos, NodeId)> = Vec::new();
+        let mut granted: Vec<(Nanos, Nanos, NodeId, u32)> = Vec::new();
         let mut now = 0;
-        for (kind, from, at, bytes) in events {
+        for (kind, from, at, bytes, attempt) in events {
             now += at % 5_000;
             let start_ns = now + at;
             let end_ns = start_ns + policy.window_ns(&LINKS, bytes);
             let event = match kind {
                 0 => TargetEvent::Ask { from, round: 1, bytes, from_ns: start_ns },
-                1 => TargetEvent::Book { from, round: 1, bytes, start_ns },
+                1 => TargetEvent::Book { from, round: 1, attempt, bytes, start_ns },
                 2 => TargetEvent::Release { from, round: 1 },
                 _ => TargetEvent::Received { from, round: 1, bytes },
             };
             let out = target_step(&mut target, now, event);
+            granted.retain(|g| g.1 + 2 * policy.patience_ns > now);
+            // A booking not later than the one that stands is an old message: it changes nothing.
+            let known = granted.iter().find(|g| g.2 == from).copied();
+            let old = kind == 1 && known.is_some_and(|g| g.3 >= attempt);
+            if old {
+                let same = known.is_some_and(|g| g.3 == attempt);
+                prop_assert!(matches!(out[..], [TargetCommand::Booked { .. }]) == same, "{out:?}");
+                continue;
+            }
             if kind > 0 {
                 granted.retain(|g| g.2 != from);
             }
-            granted.retain(|g| g.1 + 2 * policy.patience_ns > now);
             for command in out {
                 match command {
                     TargetCommand::Booked { .. } => {
                         prop_assert!(granted.iter().all(|g| end_ns <= g.0 || g.1 <= start_ns));
-                        granted.push((start_ns, end_ns, from));
+                        granted.push((start_ns, end_ns, from, attempt));
                     }
                     // In the naive twin a refusal needs a reason: a clash (an offer that is held may be one).
                     TargetCommand::Refused { .. } if !hold => {

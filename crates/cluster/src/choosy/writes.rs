@@ -12,6 +12,8 @@ use segue_types::Nanos;
 struct Place {
     target: NodeId,
     due_ns: Nanos,
+    /// Of its booking.
+    round: u32,
     stored: bool,
 }
 
@@ -26,9 +28,12 @@ pub struct Write {
     used: u64,
     places: [Place; COPIES_MAX],
     places_n: usize,
-    told: bool,
+    /// Its driver knows that it is done; copies over the quorum may follow.
+    pub told: bool,
     /// Rounds in a row that placed nothing.
     pub fruitless: u32,
+    /// No round of it begins before this, nanoseconds.
+    retry_ns: Nanos,
 }
 
 impl Write {
@@ -40,7 +45,7 @@ impl Write {
         }
         let mut all = [0; CANDIDATES_MAX];
         all[..candidates.len()].copy_from_slice(candidates);
-        let none = Place { target: 0, due_ns: 0, stored: false };
+        let none = Place { target: 0, due_ns: 0, round: 0, stored: false };
         let candidates_n = candidates.len();
         let places = [none; COPIES_MAX];
         Ok(Write {
@@ -54,6 +59,7 @@ impl Write {
             places_n: 0,
             told: false,
             fruitless: 0,
+            retry_ns: 0,
         })
     }
 
@@ -116,26 +122,42 @@ impl Writes {
         self.order.iter().find(is).map(|slot| usize::from(*slot))
     }
 
-    /// The oldest write that lacks copies.
-    pub fn next_open(&self, copies: usize) -> Option<usize> {
-        let open = |slot: &&u16| self.get(usize::from(**slot)).places_n < copies;
-        self.order.iter().find(open).map(|slot| usize::from(*slot))
+    fn open(&self, copies: usize) -> impl Iterator<Item = (usize, Nanos)> {
+        let all = self.order.iter().map(|slot| (usize::from(*slot), self.get(usize::from(*slot))));
+        all.filter(move |(_, w)| w.places_n < copies).map(|(slot, w)| (slot, w.retry_ns))
+    }
+
+    /// The oldest write that lacks copies and need not wait.
+    pub fn next_open(&self, now: Nanos, copies: usize) -> Option<usize> {
+        self.open(copies).find(|(_, retry_ns)| *retry_ns <= now).map(|(slot, _)| slot)
+    }
+
+    /// When the first of the writes that lack copies may be tried again, nanoseconds.
+    pub fn first_retry_ns(&self, copies: usize) -> Option<Nanos> {
+        self.open(copies).map(|(_, retry_ns)| retry_ns).min()
+    }
+
+    /// Whether a copy that was booked in this round is on its way to a target.
+    pub fn is_sent(&self, target: NodeId, round: u32) -> bool {
+        let mut writes = self.order.iter().map(|slot| self.get(usize::from(*slot)));
+        let this = |p: &Place| p.target == target && p.round == round && !p.stored;
+        writes.any(|w| w.places[..w.places_n].iter().any(this))
     }
 
     /// A copy is on its way; gives the write's name and size.
-    pub fn place(&mut self, slot: usize, target: NodeId, due_ns: Nanos) -> (WriteId, u64) {
+    pub fn place(&mut self, slot: usize, target: NodeId, round: u32, due_ns: Nanos) -> (WriteId, u64) {
         let write = self.get_mut(slot);
         let at = write.candidates[..write.candidates_n].iter().position(|c| *c == target);
         write.used |= 1 << at.expect("only candidates are asked");
-        write.places[write.places_n] = Place { target, due_ns, stored: false };
+        write.places[write.places_n] = Place { target, due_ns, round, stored: false };
         write.places_n += 1;
         (write.id, write.bytes)
     }
 
-    /// A round of a write ended, or goes on.
-    pub fn count_fruitless(&mut self, slot: usize, fruitless: bool) {
+    /// A round of a write ended. One that placed nothing is followed by another not before `retry_ns`.
+    pub fn end_round(&mut self, slot: usize, placed: bool, retry_ns: Nanos) {
         let write = self.get_mut(slot);
-        write.fruitless = if fruitless { write.fruitless + 1 } else { 0 };
+        (write.fruitless, write.retry_ns) = if placed { (0, 0) } else { (write.fruitless + 1, retry_ns) };
     }
 
     /// A copy did not make it: its place is open again, its target is not used for this write any more.

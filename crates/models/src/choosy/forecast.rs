@@ -8,7 +8,8 @@ use crate::storage::{
     Acknowledge, ChunkId, Key, OptionError, Options, Outcome, Progress, Protocol, Scenario, Sim, Violation, run,
 };
 use segue_cluster::choosy::{
-    Choose, Initiator, InitiatorCommand, InitiatorEvent, Offer, Policy, Target, TargetCommand, TargetEvent, WriteId,
+    CANDIDATES_MAX, Choose, Initiator, InitiatorCommand, InitiatorEvent, Offer, Policy, TIMES_MAX_NS, Target,
+    TargetCommand, TargetEvent, WriteId,
 };
 use segue_des::Chance;
 use segue_types::Nanos;
@@ -27,9 +28,18 @@ pub struct Settings {
     pub control_queues: bool,
     /// What goes wrong: only control messages are lost, not data.
     pub faults: Faults,
+    /// Control messages that come again up to 200 us later, thousandths, until the end of the faults.
+    pub repeat_permille: u64,
+    /// Control messages that are up to 200 us late, and pass or are passed by others, thousandths, until the end of the faults.
+    pub late_permille: u64,
     /// A bug, planted to see that it is caught: every so manyth refusal is answered *booked*. 0 for never.
     pub double_grant_every: u64,
+    /// A bug, planted to see that it is caught: every so manyth transfer names the round of another booking.
+    pub wrong_round_every: u64,
 }
+
+/// How late a message is at most, and how long after itself it comes again, nanoseconds.
+const LATE_NS: Nanos = 200_000;
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -39,7 +49,10 @@ impl Default for Settings {
             split: 1,
             control_queues: false,
             faults: Faults::default(),
+            repeat_permille: 0,
+            late_permille: 0,
             double_grant_every: 0,
+            wrong_round_every: 0,
         }
     }
 }
@@ -74,6 +87,8 @@ impl Settings {
         let mut settings = Settings::default();
         (settings.policy.copies, settings.policy.quorum) = (scenario.copies as u8, scenario.copies as u8);
         settings.policy.asked = settings.policy.asked.max(scenario.copies as u8);
+        // One group is as many candidates as a write can have when groups are large.
+        settings.groups = (CANDIDATES_MAX as u32 / scenario.group_targets).clamp(1, settings.groups);
         settings
     }
 
@@ -111,13 +126,18 @@ impl Settings {
         Ok(settings)
     }
 
+    fn has_faults(&self) -> bool {
+        self.faults != Faults::default() || self.repeat_permille > 0 || self.late_permille > 0
+    }
+
     fn check(&self, scenario: &Scenario) -> Result<(), OptionError> {
         let candidates = u64::from(self.groups) * u64::from(scenario.group_targets);
         let rules = [
             (self.groups >= 1 && self.groups <= scenario.groups(), "candidate_groups", "1 to the number of groups"),
-            (candidates <= 64, "candidate_groups", "such that they have at most 64 targets"),
+            (candidates <= CANDIDATES_MAX as u64, "candidate_groups", "such that they have at most 64 targets"),
             (self.policy.asked >= self.policy.copies && self.policy.asked <= 64, "asked", "the copies to 64"),
             (self.policy.quorum <= self.policy.copies, "quorum", "at most the copies"),
+            (self.policy.ahead_ns <= TIMES_MAX_NS, "ahead", "at most a day"),
             (self.policy.slack_permille <= 1_000, "slack_permille", "at most 1000"),
             (self.split >= 1 && self.split <= u64::from(self.policy.quorum).max(1), "split", "1 to the quorum"),
         ];
@@ -144,13 +164,13 @@ pub fn simulate(
 #[derive(Clone, Copy)]
 enum Event {
     Ask { from: u32, round: u32, bytes: u64, from_ns: Nanos },
-    Book { from: u32, round: u32, bytes: u64, start_ns: Nanos },
+    Book { from: u32, round: u32, attempt: u32, bytes: u64, start_ns: Nanos },
     Release { from: u32, round: u32 },
     Received { chunk: ChunkId, round: u32 },
     Stored { chunk: ChunkId, acknowledge: bool },
     Offer { from: u32, round: u32, offer: Option<Offer> },
-    Booked { from: u32, round: u32 },
-    Refused { from: u32, round: u32, offer: Option<Offer> },
+    Booked { from: u32, round: u32, attempt: u32 },
+    Refused { from: u32, round: u32, attempt: u32, offer: Option<Offer> },
     Acknowledged { chunk: ChunkId, from: u32 },
     Tick,
 }
@@ -195,6 +215,7 @@ struct Counts {
     released: u64,
     failed: u64,
     bookings: u64,
+    transfers: u64,
     seed: u64,
 }
 
@@ -259,7 +280,17 @@ impl World {
             at_ns = at_ns.max(*busy + sim.timing().control_ns);
             *busy = at_ns;
         }
+        if sim.now() < self.settings.faults.lost_until_ns {
+            at_ns += self.delay_ns(self.settings.late_permille).unwrap_or(0);
+            if let Some(again_ns) = self.delay_ns(self.settings.repeat_permille) {
+                sim.post(at_ns + again_ns, to, event);
+            }
+        }
         sim.post(at_ns, to, event);
+    }
+
+    fn delay_ns(&mut self, permille: u64) -> Option<Nanos> {
+        (permille > 0 && self.chance.odds(permille, 1_000)).then(|| self.chance.below(LATE_NS))
     }
 
     fn step_initiator(&mut self, sim: &mut Loop<'_>, n: u32, event: InitiatorEvent<'_>) -> Result<(), Violation> {
@@ -274,8 +305,8 @@ impl World {
                     let leaves_ns = *asks_leave_ns.get_or_insert_with(|| self.leave(sim, node));
                     self.deliver(sim, leaves_ns, to, Event::Ask { from: n, round, bytes, from_ns });
                 }
-                InitiatorCommand::Book { to, round, bytes, start_ns } => {
-                    self.send(sim, node, to, Event::Book { from: n, round, bytes, start_ns });
+                InitiatorCommand::Book { to, round, attempt, bytes, start_ns } => {
+                    self.send(sim, node, to, Event::Book { from: n, round, attempt, bytes, start_ns });
                 }
                 InitiatorCommand::Release { to, round } => {
                     self.counts.released += 1;
@@ -305,7 +336,7 @@ impl World {
         let Some(chunk) = self.backlog[n as usize].pop_front() else { return Ok(()) };
         let scenario = sim.scenario();
         let (facts, size, groups) = (sim.chunk(chunk), scenario.group_targets, scenario.groups());
-        let mut candidates = [0; 64];
+        let mut candidates = [0; CANDIDATES_MAX];
         let mut count = 0;
         for k in 0..self.settings.groups {
             let group = nth_group(k, facts.group, facts.second_group, groups);
@@ -334,6 +365,9 @@ impl World {
         sim.audit.initiators.add(now, n, start_ns, end_ns - self.settings.policy.guard_ns)?;
         sim.audit.sent(bytes);
         let arrives_ns = start_ns + sim.timing().framed_ns(bytes) + sim.timing().trip_ns;
+        self.counts.transfers += 1;
+        let every = self.settings.wrong_round_every;
+        let round = if every > 0 && self.counts.transfers.is_multiple_of(every) { !round } else { round };
         sim.post(arrives_ns, to, Event::Received { chunk, round });
         Ok(())
     }
@@ -347,20 +381,21 @@ impl World {
                     let to = sim.initiator_node(to);
                     self.send(sim, target, to, Event::Offer { from: target, round, offer });
                 }
-                TargetCommand::Booked { to, round } => {
+                TargetCommand::Booked { to, round, attempt } => {
                     self.granted(sim, target, &event)?;
                     let to = sim.initiator_node(to);
-                    self.send(sim, target, to, Event::Booked { from: target, round });
+                    self.send(sim, target, to, Event::Booked { from: target, round, attempt });
                 }
-                TargetCommand::Refused { to, round, offer } => {
+                TargetCommand::Refused { to, round, attempt, offer } => {
                     let every = self.settings.double_grant_every;
                     self.counts.refused += 1;
+                    self.superseded(sim, target, &event)?;
                     let to = sim.initiator_node(to);
                     if every > 0 && self.counts.refused.is_multiple_of(every) {
                         self.granted(sim, target, &event)?;
-                        self.send(sim, target, to, Event::Booked { from: target, round });
+                        self.send(sim, target, to, Event::Booked { from: target, round, attempt });
                     } else {
-                        self.send(sim, target, to, Event::Refused { from: target, round, offer });
+                        self.send(sim, target, to, Event::Refused { from: target, round, attempt, offer });
                     }
                 }
             }
@@ -371,17 +406,21 @@ impl World {
 
     /// A booking stands from here on, until its data came or it was released or forgotten.
     fn granted(&mut self, sim: &mut Loop<'_>, target: u32, event: &TargetEvent) -> Result<(), Violation> {
-        let TargetEvent::Book { from, round, bytes, start_ns } = *event else {
+        let TargetEvent::Book { from, round, bytes, start_ns, .. } = *event else {
             unreachable!("only a booking is answered so")
         };
         let now = sim.now();
         let end_ns = start_ns + self.settings.policy.window_ns(&sim.timing().links(), bytes);
         // A repeated message repeats the answer, not the booking.
+        let same = |s: &Standing| (s.from, s.round, s.start_ns, s.end_ns) == (from, round, start_ns, end_ns);
+        if self.standing[target as usize].iter().any(same) {
+            return Ok(());
+        }
         self.settle(sim, target, from, round)?;
         let standing = &mut self.standing[target as usize];
-        if self.settings.faults.lost_permille > 0 || self.settings.control_queues {
-            // What the target forgot because its data never came.
-            let forget_ns = 2 * self.settings.policy.patience_ns;
+        if self.settings.has_faults() || self.settings.control_queues {
+            // What the target forgot because its data never came; what was sent on time is here by then.
+            let forget_ns = 2 * self.settings.policy.patience_ns + sim.timing().trip_ns;
             let gone = standing.iter().filter(|s| s.end_ns + forget_ns <= now);
             let gone: Vec<Standing> = gone.copied().collect();
             for old in gone {
@@ -394,22 +433,35 @@ impl World {
         sim.audit.targets.add(now, target, start_ns, end_ns)
     }
 
-    /// A booking ends; nothing when there is none.
-    fn settle(&mut self, sim: &mut Loop<'_>, target: u32, from: u32, round: u32) -> Result<(), Violation> {
+    /// A later booking of the round was refused: an earlier one, made by a repeated message, is no more.
+    fn superseded(&mut self, sim: &mut Loop<'_>, target: u32, event: &TargetEvent) -> Result<(), Violation> {
+        let TargetEvent::Book { from, round, start_ns, .. } = *event else { return Ok(()) };
+        let earlier = |s: &Standing| s.from == from && s.round == round && s.start_ns < start_ns;
+        if self.standing[target as usize].iter().any(earlier) {
+            self.settle(sim, target, from, round)?;
+        }
+        Ok(())
+    }
+
+    /// A booking ends; `false` when there is none.
+    fn settle(&mut self, sim: &mut Loop<'_>, target: u32, from: u32, round: u32) -> Result<bool, Violation> {
         let standing = &mut self.standing[target as usize];
-        let Some(at) = standing.iter().position(|s| s.from == from && s.round == round) else { return Ok(()) };
+        let Some(at) = standing.iter().position(|s| s.from == from && s.round == round) else { return Ok(false) };
         let old = standing.swap_remove(at);
         let now = sim.now();
         // What of the window is still to come is free again.
         sim.audit.targets.shorten(target, old.start_ns, Some(now).filter(|now| *now > old.start_ns));
-        sim.audit.settle(now, target, ChunkId(from), round)
+        sim.audit.settle(now, target, ChunkId(from), round)?;
+        Ok(true)
     }
 
     fn received(&mut self, sim: &mut Loop<'_>, target: u32, chunk: ChunkId, round: u32) -> Result<(), Violation> {
         let now = sim.now();
         let from = sim.chunk(chunk).initiator;
         let bytes = self.piece_bytes(sim, chunk);
-        self.settle(sim, target, from, round)?;
+        if !self.settle(sim, target, from, round)? {
+            return Err(Violation::Unbooked { now_ns: now, target, chunk: chunk.0 });
+        }
         self.step_target(sim, target, TargetEvent::Received { from, round, bytes })?;
         let takes_ns = sim.scenario().drive_ns(target, bytes);
         let drive = &mut self.drives[target as usize];
@@ -473,8 +525,8 @@ impl Protocol for World {
             Event::Ask { from, round, bytes, from_ns } => {
                 self.step_target(sim, node, TargetEvent::Ask { from, round, bytes, from_ns })
             }
-            Event::Book { from, round, bytes, start_ns } => {
-                self.step_target(sim, node, TargetEvent::Book { from, round, bytes, start_ns })
+            Event::Book { from, round, attempt, bytes, start_ns } => {
+                self.step_target(sim, node, TargetEvent::Book { from, round, attempt, bytes, start_ns })
             }
             Event::Release { from, round } => {
                 self.settle(sim, node, from, round)?;
@@ -485,9 +537,11 @@ impl Protocol for World {
             Event::Offer { from, round, offer } => {
                 self.step_initiator(sim, n, InitiatorEvent::Offer { from, round, offer })
             }
-            Event::Booked { from, round } => self.step_initiator(sim, n, InitiatorEvent::Booked { from, round }),
-            Event::Refused { from, round, offer } => {
-                self.step_initiator(sim, n, InitiatorEvent::Refused { from, round, offer })
+            Event::Booked { from, round, attempt } => {
+                self.step_initiator(sim, n, InitiatorEvent::Booked { from, round, attempt })
+            }
+            Event::Refused { from, round, attempt, offer } => {
+                self.step_initiator(sim, n, InitiatorEvent::Refused { from, round, attempt, offer })
             }
             Event::Acknowledged { chunk, from } => {
                 let id = WriteId(u64::from(chunk.0));
@@ -507,7 +561,7 @@ impl Protocol for World {
             Event::Offer { from, offer, .. } => {
                 (6 << 60 | u64::from(from) << 32) ^ offer.map_or(0, |o| o.start_ns ^ o.done_ns << 20)
             }
-            Event::Booked { from, round } => 7 << 60 | u64::from(from) << 32 | u64::from(round),
+            Event::Booked { from, round, .. } => 7 << 60 | u64::from(from) << 32 | u64::from(round),
             Event::Refused { from, round, .. } => 8 << 60 | u64::from(from) << 32 | u64::from(round),
             Event::Acknowledged { chunk, from } => 9 << 60 | u64::from(chunk.0) << 28 ^ u64::from(from),
             Event::Tick => 10 << 60,

@@ -123,6 +123,36 @@ fn fault_settings_reach_the_models_and_published_rules_refuse_them() {
 }
 
 #[test]
+fn sim_messages_that_come_twice_and_late_break_no_rule() {
+    for seed in 0..40 {
+        let mut chance = Chance::new(seed).stream("what is late");
+        let initiators = chance.between(12, 90) as u32;
+        let scenario = Scenario { run_ns: 40_000_000, initiators, ..small() };
+        let mut settings = Settings::of(&scenario);
+        settings.policy.overdue_ns = 3_000_000;
+        settings.policy.hold = chance.odds(1, 2);
+        settings.policy.together = chance.odds(1, 4);
+        let lost_permille = chance.below(50);
+        settings.faults = Faults { lost_permille, lost_until_ns: 15_000_000, ..Faults::default() };
+        settings.repeat_permille = chance.between(50, 500);
+        settings.late_permille = chance.between(50, 500);
+        let outcome = go(&settings, &scenario, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_eq!(outcome.counter("failed"), 0, "seed {seed}");
+        let stuck = outcome.pending.iter().filter(|p| p.age_ns > 20_000_000).count();
+        assert_eq!(stuck, 0, "seed {seed}: {stuck} chunks are stuck");
+        assert!(outcome.done.iter().filter(|d| d.chunk.created_ns > 20_000_000).count() > 100, "seed {seed}");
+    }
+}
+
+#[test]
+fn canary_data_without_a_booking_is_caught() {
+    let mut settings = Settings::of(&small());
+    settings.wrong_round_every = 20;
+    let error = go(&settings, &small(), 1).expect_err("nobody was booked for it");
+    assert!(matches!(error, Violation::Unbooked { .. }), "{error}");
+}
+
+#[test]
 fn canary_a_double_grant_is_caught() {
     let scenario = Scenario { initiators: 60, ..small() };
     let mut settings = Settings::of(&scenario);

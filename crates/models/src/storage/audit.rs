@@ -38,6 +38,16 @@ pub enum Violation {
         /// Which chunk.
         chunk: u32,
     },
+    /// Data came to a target without a booking.
+    #[error("at {now_ns} ns: target {target} gets a copy of chunk {chunk} that has no window there")]
+    Unbooked {
+        /// When.
+        now_ns: Nanos,
+        /// Which target.
+        target: u32,
+        /// Which chunk.
+        chunk: u32,
+    },
     /// A target has two open bids of one round of one chunk.
     #[error("at {now_ns} ns: target {target} bids twice for chunk {chunk} in one round")]
     DoubleBid {

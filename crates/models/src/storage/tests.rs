@@ -3,6 +3,7 @@
 //! Owns: the canaries of the accounts. Never: a real protocol.
 //! Invariant: each rule of the audit has a protocol that breaks it and is caught.
 
+use super::registry::MODELS;
 use super::*;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -144,4 +145,44 @@ fn settings_are_checked() {
     assert!(with(&[("copies", "10")]).unwrap_err().contains("copies must be"));
     assert!(with(&[("chonk", "1MiB")]).unwrap_err().contains("unknown setting \"chonk\""));
     assert_eq!(with(&[("chunk", "4KiB"), ("chunk_max", "16MiB")]).unwrap().sizes, Sizes::Powers(4096, 16 << 20));
+}
+
+/// Scenarios at the limits of what [`Scenario::check`] accepts, short enough for a test.
+fn extremes() -> Vec<Scenario> {
+    let base = Scenario { initiators: 6, targets: 18, run_ns: 2_000_000, ..Scenario::default() };
+    let slow = vec![Slow { target: 0, permille: 1 }, Slow { target: 9, permille: 1 }];
+    let large = Scenario { sizes: Sizes::Fixed(1 << 30), run_ns: 20_000_000_000, ..base.clone() };
+    let open = |load_permille| Arrivals::Open { load_permille };
+    let slowest = Fabric { link_bits_per_s: 1_000_000_000, trip_ns: 1_000_000_000, ..Fabric::default() };
+    let fastest = Fabric { link_bits_per_s: 1_000_000_000_000, trip_ns: 0, ..Fabric::default() };
+    vec![
+        Scenario { initiators: 1, ..base.clone() },
+        Scenario { group_targets: 3, targets: 6, copies: 3, ..base.clone() },
+        Scenario { group_targets: 1, targets: 2, copies: 1, ..base.clone() },
+        Scenario { group_targets: 8, targets: 16, copies: 8, ..base.clone() },
+        Scenario { group_targets: 40, targets: 80, ..base.clone() },
+        Scenario { group_targets: 64, targets: 128, ..base.clone() },
+        Scenario { sizes: Sizes::Fixed(512), run_ns: 200_000, ..base.clone() },
+        Scenario { sizes: Sizes::Powers(512, 1 << 30), run_ns: 1_000_000_000, initiators: 2, ..base.clone() },
+        Scenario { drive_bytes_per_s: 1 << 20, ..large.clone() },
+        Scenario { drive_bytes_per_s: 1 << 20, slow: slow.clone(), ..large.clone() },
+        Scenario { slow: slow.clone(), ..base.clone() },
+        Scenario { arrivals: open(10), run_ns: 20_000_000, ..base.clone() },
+        Scenario { arrivals: open(1), slow, ..large.clone() },
+        Scenario { arrivals: open(5_000), ..base.clone() },
+        Scenario { arrivals: open(5_000), acknowledge: Acknowledge::WriteBack, ..base.clone() },
+        Scenario { fabric: slowest, run_ns: 20_000_000_000, ..base.clone() },
+        Scenario { fabric: fastest, drive_bytes_per_s: 1 << 44, run_ns: 20_000, ..base },
+    ]
+}
+
+#[test]
+fn sim_every_model_runs_every_scenario_at_the_limits() {
+    for model in MODELS {
+        for (n, scenario) in extremes().iter().enumerate() {
+            scenario.check().expect("within the limits");
+            let outcome = (model.run)(scenario, Options::new(), 1, &mut |_| {});
+            outcome.unwrap_or_else(|e| panic!("{} in scenario {n}: {e:?}", model.name));
+        }
+    }
 }
