@@ -27,6 +27,9 @@ pub struct Chunk {
     pub created_ns: Nanos,
 }
 
+/// Longest mean time between chunks of an initiator, nanoseconds: over two years.
+const GAP_MAX_NS: u128 = 1 << 56;
+
 struct Source {
     chance: Chance,
     second: Chance,
@@ -55,7 +58,8 @@ impl Chunks {
             Arrivals::Closed { .. } => 0,
             Arrivals::Open { load_permille } => {
                 let bytes = u128::from(scenario.mean_bytes()) * u128::from(scenario.initiators) * 1_000_000_000_000;
-                (bytes / (u128::from(scenario.capacity_bytes_per_s()) * u128::from(load_permille.max(1)))) as u64
+                let mean_ns = bytes / (u128::from(scenario.capacity_bytes_per_s()) * u128::from(load_permille.max(1)));
+                mean_ns.clamp(1, GAP_MAX_NS) as u64
             }
         };
         Chunks { sources: (0..scenario.initiators).map(source).collect(), all: Vec::new(), gap_ns }

@@ -170,10 +170,10 @@ impl Scenario {
             (Some(chunk), None, _) => Sizes::Fixed(chunk),
         };
         if let Some(mbps) = options.number("drive_mbps")? {
-            self.drive_bytes_per_s = mbps.checked_shl(20).unwrap_or(0);
+            self.drive_bytes_per_s = mbps.saturating_mul(1 << 20);
         }
-        options.number("group")?.inspect(|n| self.group_targets = *n as u32);
-        options.number("copies")?.inspect(|n| self.copies = *n as u32);
+        options.number("group")?.inspect(|n| self.group_targets = clipped(*n));
+        options.number("copies")?.inspect(|n| self.copies = clipped(*n));
         if let Some(stagger_ns) = options.duration("stagger")? {
             self.arrivals = Arrivals::Closed { stagger_ns };
         }
@@ -182,10 +182,13 @@ impl Scenario {
         }
         let permille = options.number("hot_permille")?.unwrap_or(500);
         if let Some(groups) = options.number("hot_groups")?.filter(|n| *n > 0) {
-            self.placement = Placement::Hot { groups: groups as u32, permille };
+            self.placement = Placement::Hot { groups: clipped(groups), permille };
         }
         let permille = options.number("slow_permille")?.unwrap_or(250);
         if let Some(slow) = options.number("slow_targets")? {
+            if slow > u64::from(self.targets) {
+                return Err(OptionError::Range { key: "slow_targets", range: "at most all targets" });
+            }
             let groups = u64::from(self.groups().max(1));
             let place = |n: u64| (n % groups * u64::from(self.group_targets) + n / groups) as u32;
             self.slow = (0..slow).map(|n| Slow { target: place(n), permille }).collect();
@@ -214,7 +217,7 @@ impl Scenario {
     /// # Errors
     /// Names the parameter that is out of range, and its range.
     pub fn check(&self) -> Result<(), OptionError> {
-        let rules: [(bool, &'static str, &'static str); 11] = [
+        let rules: [(bool, &'static str, &'static str); 12] = [
             ((1..=1_000_000).contains(&self.initiators), "initiators", "1 to 1,000,000"),
             ((1..=64).contains(&self.group_targets), "group", "1 to 64 targets"),
             (self.groups() >= 2 && self.targets <= 1_000_000, "targets", "at least two groups, at most 1,000,000"),
@@ -228,6 +231,7 @@ impl Scenario {
                 "run",
                 "longer than warm_up, at most 1h",
             ),
+            (self.arrivals_are_sound(), "load_permille", "1 to 100,000"),
             (self.placement_is_sound(), "hot_groups", "fewer than there are groups; hot_permille at most 1000"),
             (
                 self.slow.iter().all(|s| s.target < self.targets && (1..=1_000).contains(&s.permille)),
@@ -248,6 +252,13 @@ impl Scenario {
             Sizes::Powers(min, max) => {
                 sound(min) && sound(max) && min <= max && min.is_power_of_two() && max.is_power_of_two()
             }
+        }
+    }
+
+    const fn arrivals_are_sound(&self) -> bool {
+        match self.arrivals {
+            Arrivals::Closed { .. } => true,
+            Arrivals::Open { load_permille } => load_permille >= 1 && load_permille <= 100_000,
         }
     }
 
@@ -287,4 +298,9 @@ impl Scenario {
         };
         (0..self.groups() * self.group_targets).map(drive).sum::<u64>() / u64::from(self.copies)
     }
+}
+
+/// A number as a parameter takes it; what is too large stays too large.
+fn clipped(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -143,6 +143,13 @@ fn settings_are_checked() {
     assert_eq!(with(&[("chunk", "1MiB"), ("drive_mbps", "1000")]).unwrap().drive_bytes_per_s, 1000 << 20);
     assert!(with(&[("chunk", "x")]).unwrap_err().contains("chunk takes a size"));
     assert!(with(&[("copies", "10")]).unwrap_err().contains("copies must be"));
+    // Numbers that only fit after their high bits are cut off are not what was asked for.
+    assert!(with(&[("group", "4294967305")]).unwrap_err().contains("group must be"));
+    assert!(with(&[("copies", "4294967299")]).unwrap_err().contains("copies must be"));
+    assert!(with(&[("hot_groups", "4294967297")]).unwrap_err().contains("hot_groups must be"));
+    assert!(with(&[("drive_mbps", "17592186044816")]).unwrap_err().contains("drive_mbps must be"));
+    assert!(with(&[("slow_targets", "91")]).unwrap_err().contains("slow_targets must be"));
+    assert!(with(&[("load_permille", "18446744073709551615")]).unwrap_err().contains("load_permille must be"));
     assert!(with(&[("chonk", "1MiB")]).unwrap_err().contains("unknown setting \"chonk\""));
     assert_eq!(with(&[("chunk", "4KiB"), ("chunk_max", "16MiB")]).unwrap().sizes, Sizes::Powers(4096, 16 << 20));
 }
@@ -171,6 +178,8 @@ fn extremes() -> Vec<Scenario> {
         Scenario { arrivals: open(1), slow, ..large.clone() },
         Scenario { arrivals: open(5_000), ..base.clone() },
         Scenario { arrivals: open(5_000), acknowledge: Acknowledge::WriteBack, ..base.clone() },
+        Scenario { arrivals: open(100_000), run_ns: 200_000, ..base.clone() },
+        Scenario { arrivals: open(1), initiators: 100_000, drive_bytes_per_s: 1 << 20, run_ns: 1_000, ..large },
         Scenario { fabric: slowest, run_ns: 20_000_000_000, ..base.clone() },
         Scenario { fabric: fastest, drive_bytes_per_s: 1 << 44, run_ns: 20_000, ..base },
     ]
