@@ -5,6 +5,7 @@
 
 use super::tests::*;
 use super::*;
+use proptest::prelude::*;
 use segue_types::Nanos;
 
 const HOLD: Policy = Policy {
@@ -242,5 +243,65 @@ fn fault_those_that_were_not_silent_are_asked_first() {
         let lively = *candidates.iter().find(|t| !silent.contains(t)).expect("six are silent");
         out = step(&mut machine, now + 1_000_000, InitiatorEvent::Tick);
         assert!(asked(&out).contains(&lively), "salt {salt}: {out:?}");
+    }
+}
+
+/// One of the last few of a list; those further back are as good as made up.
+fn recent<T: Copy>(list: &[T], back: usize) -> Option<T> {
+    list.len().checked_sub(1 + back).map(|at| list[at])
+}
+
+proptest! {
+    /// Whatever comes, in whatever order: windows of the own link are disjoint, a write ends once, and something is waited for
+    /// while one is under way.
+    #[test]
+    fn fuzz_an_initiator_stays_sound_and_awake(
+        events in prop::collection::vec((0u8..12, 0usize..8, 0u64..400_000), 100..400),
+        (hold, together, quorum) in (any::<bool>(), any::<bool>(), 1u8..4),
+    ) {
+        let policy = Policy { copies: 3, quorum, asked: 3, hold, together, overdue_ns: 2_000_000, ..Policy::default() };
+        let mut machine = Initiator::new(policy, LINKS);
+        let (mut now, mut id, mut armed): (Nanos, u64, Option<Nanos>) = (0, 0, None);
+        let (mut asks, mut books, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sent, mut ended): (Vec<(Nanos, Nanos)>, Vec<WriteId>) = (Vec::new(), Vec::new());
+        for (kind, back, time) in events {
+            now += time / 32;
+            let offer = (time % 7 > 0).then_some(Offer { start_ns: now + time, done_ns: now + 2 * time });
+            let (asked, booked, copy) = (recent(&asks, back), recent(&books, back / 3), recent(&copies, back));
+            let event = match (kind, asked, booked, copy) {
+                (0, ..) => {
+                    id += 1;
+                    InitiatorEvent::Write { id: WriteId(id), bytes: CHUNK, candidates: &[0, 1, 2, 3, 4], salt: time }
+                }
+                (1..=5, Some((from, round)), ..) => InitiatorEvent::Offer { from, round, offer },
+                (6 | 7, _, Some((from, round, attempt)), _) => InitiatorEvent::Booked { from, round, attempt },
+                (8, _, Some((from, round, attempt)), _) => InitiatorEvent::Refused { from, round, attempt, offer },
+                (9, .., Some((id, from))) => InitiatorEvent::Acknowledged { id, from },
+                (10, .., Some((id, from))) => InitiatorEvent::Lost { id, from },
+                _ => {
+                    now = armed.take().unwrap_or(now).max(now);
+                    InitiatorEvent::Tick
+                }
+            };
+            for command in step(&mut machine, now, event) {
+                match command {
+                    InitiatorCommand::Ask { to, round, .. } => asks.push((to, round)),
+                    InitiatorCommand::Book { to, round, attempt, .. } => books.push((to, round, attempt)),
+                    InitiatorCommand::Wake { at_ns } => armed = Some(at_ns),
+                    InitiatorCommand::Transfer { id, to, start_ns, .. } => {
+                        let end_ns = start_ns + LINKS.transfer_ns(CHUNK);
+                        prop_assert!(start_ns >= now && sent.iter().all(|s| end_ns <= s.0 || s.1 <= start_ns));
+                        sent.push((start_ns, end_ns));
+                        copies.push((id, to));
+                    }
+                    InitiatorCommand::Done { id } | InitiatorCommand::Failed { id, .. } => {
+                        prop_assert!(!ended.contains(&id), "{id:?} ends twice");
+                        ended.push(id);
+                    }
+                    InitiatorCommand::Release { .. } => {}
+                }
+            }
+            prop_assert!(machine.writes() == 0 || armed.is_some(), "nothing is waited for at {now}");
+        }
     }
 }

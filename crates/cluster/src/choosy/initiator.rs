@@ -131,6 +131,7 @@ pub enum InitiatorCommand {
         error: WriteError,
     },
     /// Step with [`InitiatorEvent::Tick`] at this time. It replaces a request for a later time, which may still be answered.
+    /// A tick before that time does nothing and asks for no other: timers must not be early.
     Wake {
         /// When, nanoseconds.
         at_ns: Nanos,
@@ -207,7 +208,7 @@ impl Initiator {
         }
     }
 
-    /// Writes under way.
+    /// Writes under way, those included that are done but for copies over the quorum.
     pub fn writes(&self) -> usize {
         self.writes.len()
     }

@@ -5,10 +5,12 @@
 
 use segue_types::Nanos;
 
-/// A node, as the driver numbers it.
+/// A node, as the driver numbers it. Rounds begin at 1 in every machine: an initiator that restarts gets another number, or waits until
+/// its old bookings are over, lest targets take its new bookings for old ones that come again.
 pub type NodeId = u32;
 
-/// Names a write of one initiator; the driver's choice, unique while the write is under way.
+/// Names a write of one initiator; the driver's choice, unique while the write is under way (one that is done with its quorum is under
+/// way until all copies are stored, so count up).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WriteId(pub u64);
 

@@ -52,7 +52,7 @@ pub enum TargetEvent {
         /// How much.
         bytes: u64,
     },
-    /// The drive ended a write, in the order given.
+    /// The drive ended a write, well or not, in the order given.
     Stored {
         /// How much.
         bytes: u64,
