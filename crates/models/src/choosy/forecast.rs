@@ -5,7 +5,8 @@
 
 use super::variant::{FAULT_KEYS, Faults};
 use crate::storage::{
-    Acknowledge, ChunkId, Key, OptionError, Options, Outcome, Progress, Protocol, Scenario, Sim, Violation, run,
+    Acknowledge, Carried, ChunkId, Key, OptionError, Options, Outcome, Progress, Protocol, Scenario, Sim, Violation,
+    run,
 };
 use segue_cluster::choosy::{
     CANDIDATES_MAX, Choose, Initiator, InitiatorCommand, InitiatorEvent, Offer, Policy, TIMES_MAX_NS, Target,
@@ -518,6 +519,7 @@ impl Protocol for World {
     fn event(&mut self, sim: &mut Loop<'_>, node: u32, event: Event) -> Result<(), Violation> {
         let targets = sim.scenario().targets;
         if node < targets && self.is_dead(sim.now(), node) {
+            sim.audit.lost(self.carries(sim, &event));
             return Ok(());
         }
         let n = node.wrapping_sub(targets);
@@ -548,6 +550,16 @@ impl Protocol for World {
                 self.step_initiator(sim, n, InitiatorEvent::Acknowledged { id, from })
             }
             Event::Tick => self.step_initiator(sim, n, InitiatorEvent::Tick),
+        }
+    }
+
+    const COUNTED: bool = true;
+
+    fn carries(&self, sim: &Loop<'_>, event: &Event) -> Carried {
+        match *event {
+            Event::Received { chunk, .. } => Carried { way_bytes: self.piece_bytes(sim, chunk), drive_bytes: 0 },
+            Event::Stored { chunk, .. } => Carried { way_bytes: 0, drive_bytes: self.piece_bytes(sim, chunk) },
+            _ => Carried::default(),
         }
     }
 

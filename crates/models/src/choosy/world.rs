@@ -4,7 +4,7 @@
 //! Invariant: each message takes one control message's time, each transfer begins with its window; the accounts see both.
 
 use super::variant::Faults;
-use crate::storage::{Acknowledge, ChunkId, Protocol, Scenario, Sim, Sizes, Violation};
+use crate::storage::{Acknowledge, Carried, ChunkId, Protocol, Scenario, Sim, Sizes, Violation};
 use segue_cluster::reserve::{
     Ask, Backlog, Bid, DriveRule, Initiator, InitiatorEvent, InitiatorOut, Reply, Rules, Span, Target, TargetEvent,
     TargetOut, Window, WriteId,
@@ -151,6 +151,7 @@ impl World {
     fn target(&mut self, sim: &mut Sim<'_, Event>, target: u32, event: Event) -> Result<(), Violation> {
         let now = sim.now();
         if self.is_dead(now, target) {
+            sim.audit.lost(self.carries(sim, &event));
             return Ok(());
         }
         let (chunk, event) = match event {
@@ -243,7 +244,8 @@ impl World {
                 let acknowledge = reply == Reply::WhenStored;
                 sim.post(free_ns, sim.target_node(target), Event::Stored { chunk, acknowledge });
             }
-            TargetOut::Refuse { .. } => {}
+            // Data without a window: the target lets it go by.
+            TargetOut::Refuse { .. } => sim.audit.lost(self.carries(sim, &Event::Data { chunk, round: 0 })),
         }
         Ok(())
     }
@@ -336,8 +338,11 @@ impl World {
                 sim.audit.sent(bytes);
                 let last_ns = left_ns + self.takes[self.class(bytes)].framed_ns + sim.timing().trip_ns;
                 let target = self.first_target(sim, chunk) + u32::from(grant.member);
-                if !self.is_lost(now) {
-                    sim.post(last_ns, target, Event::Data { chunk, round });
+                let data = Event::Data { chunk, round };
+                if self.is_lost(now) {
+                    sim.audit.lost(self.carries(sim, &data));
+                } else {
+                    sim.post(last_ns, target, data);
                 }
             }
             InitiatorOut::Wake { at_ns } => sim.post(at_ns, sim.initiator_node(initiator), Event::Wake),
@@ -376,6 +381,16 @@ impl Protocol for World {
         };
         let initiator = node - sim.initiator_node(0);
         self.initiator(sim, initiator, event)
+    }
+
+    const COUNTED: bool = true;
+
+    fn carries(&self, sim: &Sim<'_, Event>, event: &Event) -> Carried {
+        match *event {
+            Event::Data { chunk, .. } => Carried { way_bytes: sim.chunk(ChunkId(chunk)).bytes, drive_bytes: 0 },
+            Event::Stored { chunk, .. } => Carried { way_bytes: 0, drive_bytes: sim.chunk(ChunkId(chunk)).bytes },
+            _ => Carried::default(),
+        }
     }
 
     #[inline]

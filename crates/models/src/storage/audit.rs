@@ -84,6 +84,23 @@ pub enum Violation {
         /// On media.
         stored_bytes: u64,
     },
+    /// Bytes vanished: fewer are on their way, or in drives, than were sent and not received, or received and not stored.
+    #[error(
+        "at {now_ns} ns: bytes vanished or were counted twice: {way_bytes} should be on their way and {drive_bytes} in drives, \
+         but events bring {found_way_bytes} and {found_drive_bytes}"
+    )]
+    Vanished {
+        /// When.
+        now_ns: Nanos,
+        /// Sent, not lost on purpose, not received.
+        way_bytes: u64,
+        /// Received, not destroyed on purpose, not stored.
+        drive_bytes: u64,
+        /// What events bring to nodes.
+        found_way_bytes: u64,
+        /// What drives have yet to end.
+        found_drive_bytes: u64,
+    },
     /// A drive with work was idle.
     #[error("at {now_ns} ns: the drive of target {target} was idle with work to do, or did more than its rate allows")]
     Idle {
@@ -153,8 +170,27 @@ impl Windows {
     }
 }
 
+/// Data that events bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Carried {
+    /// On the way to a target, bytes.
+    pub way_bytes: u64,
+    /// Received, and worked on by a drive, bytes.
+    pub drive_bytes: u64,
+}
+
+impl Carried {
+    /// Both.
+    #[must_use]
+    pub const fn plus(self, other: Carried) -> Carried {
+        let way_bytes = self.way_bytes + other.way_bytes;
+        Carried { way_bytes, drive_bytes: self.drive_bytes + other.drive_bytes }
+    }
+}
+
 /// The accounts of a run.
 pub struct Audit {
+    lost: Carried,
     /// Accepted windows at targets.
     pub targets: Windows,
     /// Accepted windows at initiators.
@@ -220,6 +256,7 @@ impl Audit {
     /// Empty accounts.
     pub fn new(initiators: u32, targets: u32) -> Audit {
         Audit {
+            lost: Carried::default(),
             targets: Windows::new("target", targets, 0),
             initiators: Windows::new("initiator", initiators, 0),
             bids: vec![Open::default(); targets as usize],
@@ -284,6 +321,11 @@ impl Audit {
     /// An initiator put `bytes` of a copy on its link (of a multicast: once per receiver).
     pub fn sent(&mut self, bytes: u64) {
         self.sent_bytes += bytes;
+    }
+
+    /// Data is lost on purpose: on its way, or in a drive.
+    pub fn lost(&mut self, data: Carried) {
+        self.lost = self.lost.plus(data);
     }
 
     /// The last byte of a copy came; the drive of `target` works on it from `from_ns` to `until_ns`, which takes `takes_ns`.
@@ -367,5 +409,19 @@ impl Audit {
         } else {
             Err(Violation::Bytes { now_ns, sent_bytes, received_bytes, stored_bytes })
         }
+    }
+
+    /// Whether all bytes that are neither stored nor lost on purpose are in the events that are left.
+    ///
+    /// # Errors
+    /// When they are not.
+    pub fn nothing_vanished(&self, now_ns: Nanos, found: Carried) -> Result<(), Violation> {
+        let way_bytes = self.sent_bytes.wrapping_sub(self.lost.way_bytes).wrapping_sub(self.received_bytes);
+        let drive_bytes = self.received_bytes.wrapping_sub(self.lost.drive_bytes).wrapping_sub(self.stored_bytes);
+        if found == (Carried { way_bytes, drive_bytes }) {
+            return Ok(());
+        }
+        let Carried { way_bytes: found_way_bytes, drive_bytes: found_drive_bytes } = found;
+        Err(Violation::Vanished { now_ns, way_bytes, drive_bytes, found_way_bytes, found_drive_bytes })
     }
 }

@@ -16,7 +16,7 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
-pub use audit::{Audit, Violation, Windows};
+pub use audit::{Audit, Carried, Violation, Windows};
 pub use chunks::{Chunk, ChunkId};
 pub use fabric::{Fabric, Timing};
 pub use options::{Key, OptionError, Options};

@@ -4,7 +4,7 @@
 //! Invariant: events of one time happen by node (targets by number, then initiators by number), within a node the last one
 //! scheduled first: SURGE's order, which exact comparison needs.
 
-use super::audit::{Audit, Violation};
+use super::audit::{Audit, Carried, Violation};
 use super::chunks::{Chunk, ChunkId, Chunks};
 use super::fabric::Timing;
 use super::outcome::{Done, Outcome, Pending};
@@ -34,6 +34,14 @@ pub trait Protocol {
 
     /// This event is nearer still: ask for memory that the node's memory names. A hint.
     fn sooner(&self, _node: u32, _event: &Self::Event) {}
+
+    /// Whether [`Protocol::carries`] says of every byte on its way where it is; then what vanishes is found at the end of a run.
+    const COUNTED: bool = false;
+
+    /// The data that an event brings. When one is dropped on purpose, [`Audit::lost`] must hear of it.
+    fn carries(&self, _sim: &Sim<'_, Self::Event>, _event: &Self::Event) -> Carried {
+        Carried::default()
+    }
 
     /// A number that tells events apart, for the trace hash.
     fn fingerprint(event: &Self::Event) -> u64;
@@ -200,7 +208,7 @@ pub fn run<P: Protocol>(
         sim.put(first_ns, node, Step::Arrival);
     }
     let (mut events, mut trace) = (0u64, TraceHash::new());
-    while let Some((now, (node, step))) = sim.queue.pop().filter(|(time, _)| *time < scenario.run_ns) {
+    while let Some((now, (node, step))) = sim.queue.pop_before(scenario.run_ns) {
         sim.look_ahead(protocol);
         sim.scheduled -= 1;
         events += 1;
@@ -225,6 +233,15 @@ pub fn run<P: Protocol>(
         }
     }
     sim.audit.conserved(scenario.run_ns)?;
+    if P::COUNTED {
+        let mut carried = Carried::default();
+        while let Some((_, (_, step))) = sim.queue.pop() {
+            if let Step::Protocol(event) = step {
+                carried = carried.plus(protocol.carries(&sim, &event));
+            }
+        }
+        sim.audit.nothing_vanished(scenario.run_ns, carried)?;
+    }
     let counters = protocol.counters(&sim);
     let unfinished = |(n, _): &(usize, &Chunk)| !sim.finished.get(*n).copied().unwrap_or(false);
     let age = |c: &Chunk| scenario.run_ns - c.created_ns;

@@ -15,6 +15,8 @@ enum Fault {
     LostBytes,
     FewCopies,
     IdleDrive,
+    VanishedOnTheWay,
+    VanishedInDrive,
 }
 
 #[derive(Clone, Copy)]
@@ -53,7 +55,9 @@ impl Protocol for Simple {
                 sim.audit.targets.add(now, target, start, start + takes)?;
             }
             sim.audit.sent(if self.fault == Fault::LostBytes { 0 } else { facts.bytes });
-            sim.post(start + takes, target, Happens::Came(chunk));
+            if self.fault != Fault::VanishedOnTheWay || chunk != ChunkId(3) {
+                sim.post(start + takes, target, Happens::Came(chunk));
+            }
         }
         Ok(())
     }
@@ -66,7 +70,9 @@ impl Protocol for Simple {
                 let takes = sim.scenario().drive_ns(node, bytes);
                 let idle = if self.fault == Fault::IdleDrive { 5 } else { 0 };
                 sim.audit.received(now, node, bytes, now + takes + idle, takes)?;
-                sim.post(now + takes, node, Happens::Stored(chunk));
+                if self.fault != Fault::VanishedInDrive || chunk != ChunkId(3) {
+                    sim.post(now + takes, node, Happens::Stored(chunk));
+                }
             }
             Happens::Stored(chunk) => {
                 let bytes = sim.chunk(chunk).bytes;
@@ -83,6 +89,16 @@ impl Protocol for Simple {
             }
         }
         Ok(())
+    }
+
+    const COUNTED: bool = true;
+
+    fn carries(&self, sim: &Sim<'_, Happens>, event: &Happens) -> Carried {
+        match *event {
+            Happens::Came(chunk) => Carried { way_bytes: sim.chunk(chunk).bytes, drive_bytes: 0 },
+            Happens::Stored(chunk) => Carried { way_bytes: 0, drive_bytes: sim.chunk(chunk).bytes },
+            Happens::Acked(_) => Carried::default(),
+        }
     }
 
     fn fingerprint(event: &Happens) -> u64 {
@@ -123,6 +139,8 @@ fn canary_every_broken_rule_is_caught() {
         (Fault::LostBytes, "not conserved"),
         (Fault::FewCopies, "copies of"),
         (Fault::IdleDrive, "idle with work"),
+        (Fault::VanishedOnTheWay, "vanished"),
+        (Fault::VanishedInDrive, "vanished"),
     ] {
         let error = simple(fault, 1).expect_err("a rule is broken").to_string();
         assert!(error.contains(caught), "{fault:?}: {error}");
