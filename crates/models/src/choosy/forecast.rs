@@ -557,8 +557,8 @@ impl Protocol for World {
 
     fn carries(&self, sim: &Loop<'_>, event: &Event) -> Carried {
         match *event {
-            Event::Received { chunk, .. } => Carried { way_bytes: self.piece_bytes(sim, chunk), drive_bytes: 0 },
-            Event::Stored { chunk, .. } => Carried { way_bytes: 0, drive_bytes: self.piece_bytes(sim, chunk) },
+            Event::Received { chunk, .. } => Carried::on_the_way(self.piece_bytes(sim, chunk)),
+            Event::Stored { chunk, .. } => Carried::in_a_drive(self.piece_bytes(sim, chunk)),
             _ => Carried::default(),
         }
     }

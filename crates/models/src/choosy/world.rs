@@ -387,8 +387,8 @@ impl Protocol for World {
 
     fn carries(&self, sim: &Sim<'_, Event>, event: &Event) -> Carried {
         match *event {
-            Event::Data { chunk, .. } => Carried { way_bytes: sim.chunk(ChunkId(chunk)).bytes, drive_bytes: 0 },
-            Event::Stored { chunk, .. } => Carried { way_bytes: 0, drive_bytes: sim.chunk(ChunkId(chunk)).bytes },
+            Event::Data { chunk, .. } => Carried::on_the_way(sim.chunk(ChunkId(chunk)).bytes),
+            Event::Stored { chunk, .. } => Carried::in_a_drive(sim.chunk(ChunkId(chunk)).bytes),
             _ => Carried::default(),
         }
     }

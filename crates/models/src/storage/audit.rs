@@ -180,6 +180,16 @@ pub struct Carried {
 }
 
 impl Carried {
+    /// Data on its way, bytes.
+    pub const fn on_the_way(way_bytes: u64) -> Carried {
+        Carried { way_bytes, drive_bytes: 0 }
+    }
+
+    /// Data that a drive works on, bytes.
+    pub const fn in_a_drive(drive_bytes: u64) -> Carried {
+        Carried { way_bytes: 0, drive_bytes }
+    }
+
     /// Both.
     #[must_use]
     pub const fn plus(self, other: Carried) -> Carried {

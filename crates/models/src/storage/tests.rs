@@ -95,8 +95,8 @@ impl Protocol for Simple {
 
     fn carries(&self, sim: &Sim<'_, Happens>, event: &Happens) -> Carried {
         match *event {
-            Happens::Came(chunk) => Carried { way_bytes: sim.chunk(chunk).bytes, drive_bytes: 0 },
-            Happens::Stored(chunk) => Carried { way_bytes: 0, drive_bytes: sim.chunk(chunk).bytes },
+            Happens::Came(chunk) => Carried::on_the_way(sim.chunk(chunk).bytes),
+            Happens::Stored(chunk) => Carried::in_a_drive(sim.chunk(chunk).bytes),
             Happens::Acked(_) => Carried::default(),
         }
     }

@@ -22,7 +22,7 @@ use super::common::{Drives, Lengths, Waiting, fingerprint, multicast_lengths, re
 use super::ledger::{Ledger, View};
 use super::replicast::{KEYS, Rules, members};
 use crate::storage::registry::Model;
-use crate::storage::{ChunkId, Protocol, Scenario, Sim, Violation, run};
+use crate::storage::{Carried, ChunkId, Protocol, Scenario, Sim, Violation, run};
 use segue_des::Chance;
 use segue_types::Nanos;
 use std::collections::VecDeque;
@@ -299,6 +299,16 @@ impl Protocol for Proxied {
                 }
                 Ok(())
             }
+        }
+    }
+
+    const COUNTED: bool = true;
+
+    fn carries(&self, sim: &World<'_>, event: &Event) -> Carried {
+        match *event {
+            Event::Last { chunk, .. } => Carried::on_the_way(sim.chunk(chunk).bytes),
+            Event::Stored(chunk) => Carried::in_a_drive(sim.chunk(chunk).bytes),
+            _ => Carried::default(),
         }
     }
 

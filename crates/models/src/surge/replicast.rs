@@ -19,7 +19,7 @@
 use super::common::{Drives, Lengths, Waiting, fingerprint, multicast_lengths, reads};
 use super::regular::{Ask, Regular};
 use crate::storage::registry::{Model, RunError};
-use crate::storage::{ChunkId, Key, Options, Protocol, Scenario, Sim, Sizes, Violation, run};
+use crate::storage::{Carried, ChunkId, Key, Options, Protocol, Scenario, Sim, Sizes, Violation, run};
 use segue_types::Nanos;
 
 /// What can be set.
@@ -384,6 +384,16 @@ impl Protocol for Replicast {
                 }
                 Ok(())
             }
+        }
+    }
+
+    const COUNTED: bool = true;
+
+    fn carries(&self, sim: &World<'_>, event: &Event) -> Carried {
+        match *event {
+            Event::Last { chunk, .. } => Carried::on_the_way(sim.chunk(chunk).bytes),
+            Event::Stored(chunk) => Carried::in_a_drive(sim.chunk(chunk).bytes),
+            _ => Carried::default(),
         }
     }
 

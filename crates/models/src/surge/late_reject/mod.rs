@@ -30,7 +30,7 @@ use self::target::{Accepted, Ask, Bids};
 use super::common::{Drives, Waiting, fingerprint};
 use super::replicast::members;
 use crate::storage::registry::Model;
-use crate::storage::{ChunkId, Key, Protocol, Scenario, Sim, Violation, run};
+use crate::storage::{Carried, ChunkId, Key, Protocol, Scenario, Sim, Violation, run};
 use segue_types::Nanos;
 
 /// The keys of the model, for `--set`.
@@ -380,6 +380,16 @@ impl Protocol for LateReject {
             }
         }
         Ok(())
+    }
+
+    const COUNTED: bool = true;
+
+    fn carries(&self, sim: &World<'_>, event: &Event) -> Carried {
+        match *event {
+            Event::Last(chunk) => Carried::on_the_way(sim.chunk(chunk).bytes),
+            Event::Stored(chunk) => Carried::in_a_drive(sim.chunk(chunk).bytes),
+            _ => Carried::default(),
+        }
     }
 
     fn fingerprint(event: &Event) -> u64 {
