@@ -146,6 +146,10 @@ impl Core {
     pub(super) fn take_messages(&mut self) {
         let mut inbox = std::mem::take(&mut self.inbox);
         self.shared.cores[self.number].take(&mut inbox);
+        if !inbox.is_empty() {
+            // What comes along was stamped by another core, whose turn may have begun after this one did.
+            self.now = self.now.max(self.clock());
+        }
         for message in inbox.drain(..) {
             self.attend(super::conn::NIL, |core| core.take_message(message));
         }
