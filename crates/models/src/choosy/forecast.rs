@@ -142,10 +142,7 @@ impl Settings {
             (self.policy.slack_permille <= 1_000, "slack_permille", "at most 1000"),
             (self.split >= 1 && self.split <= u64::from(self.policy.quorum).max(1), "split", "1 to the quorum"),
         ];
-        match rules.iter().find(|(sound, _, _)| !sound) {
-            Some((_, key, range)) => Err(OptionError::Range { key, range }),
-            None => Ok(()),
-        }
+        OptionError::unless(&rules)
     }
 }
 
@@ -245,10 +242,6 @@ impl World {
 
     fn piece_bytes(&self, sim: &Loop<'_>, chunk: ChunkId) -> u64 {
         sim.chunk(chunk).bytes.div_ceil(self.settings.split)
-    }
-
-    fn is_dead(&self, now: Nanos, target: u32) -> bool {
-        self.settings.faults.dead.iter().any(|(t, from_ns)| *t == target && *from_ns <= now)
     }
 
     /// A control message; `leaves_ns` is when its sender begins to send it.
@@ -518,7 +511,7 @@ impl Protocol for World {
 
     fn event(&mut self, sim: &mut Loop<'_>, node: u32, event: Event) -> Result<(), Violation> {
         let targets = sim.scenario().targets;
-        if node < targets && self.is_dead(sim.now(), node) {
+        if node < targets && self.settings.faults.is_dead(sim.now(), node) {
             sim.audit.lost(self.carries(sim, &event));
             return Ok(());
         }

@@ -51,7 +51,7 @@ pub fn run(
         let settings = super::forecast::Settings::of(scenario);
         return super::forecast::simulate(&settings, scenario, seed, progress);
     }
-    crate::storage::run(&mut World::new(variant.rules(scenario), scenario), scenario, seed, progress)
+    run_with(variant.rules(scenario), &Faults::default(), scenario, seed, progress)
 }
 
 /// Runs one seed under given rules, with things going wrong.
@@ -112,6 +112,11 @@ impl Faults {
         }
         let place = |n: u64| ((n % groups + 1) * size - 1 - n / groups) as u32;
         Ok(Faults { lost_permille, lost_until_ns, dead: (0..count).map(|n| (place(n), from_ns)).collect() })
+    }
+
+    /// Whether a target is dead at a time.
+    pub fn is_dead(&self, now: Nanos, target: u32) -> bool {
+        self.dead.iter().any(|(t, from_ns)| *t == target && *from_ns <= now)
     }
 
     /// Whether anything goes wrong.

@@ -276,7 +276,7 @@ impl World {
     }
 
     fn is_dead(&self, now: Nanos, target: u32) -> bool {
-        self.faults.as_ref().is_some_and(|(faults, _)| faults.dead.iter().any(|(t, from)| *t == target && *from <= now))
+        self.faults.as_ref().is_some_and(|(faults, _)| faults.is_dead(now, target))
     }
 
     fn initiator(&mut self, sim: &mut Sim<'_, Event>, initiator: u32, event: InitiatorEvent) -> Result<(), Violation> {

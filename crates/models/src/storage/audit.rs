@@ -338,7 +338,7 @@ impl Audit {
         self.lost = self.lost.plus(data);
     }
 
-    /// The last byte of a copy came; the drive of `target` works on it from `from_ns` to `until_ns`, which takes `takes_ns`.
+    /// The last byte of a copy came; the drive of `target` works on it until `until_ns`, which takes `takes_ns`.
     ///
     /// # Errors
     /// When more came than was sent, or the drive is not FIFO and busy whenever it has work.

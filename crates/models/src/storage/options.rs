@@ -68,6 +68,19 @@ pub enum OptionError {
     },
 }
 
+impl OptionError {
+    /// Whether all rules hold; a rule is whether it does, its key, and the key's range.
+    ///
+    /// # Errors
+    /// Names key and range of the first that does not.
+    pub fn unless(rules: &[(bool, &'static str, &'static str)]) -> Result<(), OptionError> {
+        match rules.iter().find(|(sound, _, _)| !sound) {
+            Some((_, key, range)) => Err(OptionError::Range { key, range }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Settings not yet taken.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Options(BTreeMap<Box<str>, Box<str>>);

@@ -239,10 +239,7 @@ impl Scenario {
                 "at most all targets; slow_permille 1 to 1000",
             ),
         ];
-        match rules.iter().find(|(sound, _, _)| !sound) {
-            Some((_, key, range)) => Err(OptionError::Range { key, range }),
-            None => Ok(()),
-        }
+        OptionError::unless(&rules)
     }
 
     fn sizes_are_sound(&self) -> bool {

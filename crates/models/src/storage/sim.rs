@@ -79,7 +79,6 @@ pub struct Sim<'a, E> {
     done: Vec<Done>,
     /// The initiators that are due their next chunk.
     due: Vec<u32>,
-    scheduled: usize,
     scheduled_max: usize,
     /// The accounts that are checked.
     pub audit: Audit,
@@ -142,8 +141,7 @@ impl<'a, E: Copy> Sim<'a, E> {
 
     fn put(&mut self, at_ns: Nanos, node: u32, step: Step<E>) {
         self.queue.at_tie(at_ns, u64::from(node), (node, step));
-        self.scheduled += 1;
-        self.scheduled_max = self.scheduled_max.max(self.scheduled);
+        self.scheduled_max = self.scheduled_max.max(self.queue.len());
     }
 
     /// All copies of a chunk are acknowledged.
@@ -198,7 +196,6 @@ pub fn run<P: Protocol>(
         finished: Vec::new(),
         done: Vec::new(),
         due: Vec::new(),
-        scheduled: 0,
         scheduled_max: 0,
         audit: Audit::new(scenario.initiators, scenario.targets),
     };
@@ -210,7 +207,6 @@ pub fn run<P: Protocol>(
     let (mut events, mut trace) = (0u64, TraceHash::new());
     while let Some((now, (node, step))) = sim.queue.pop_before(scenario.run_ns) {
         sim.look_ahead(protocol);
-        sim.scheduled -= 1;
         events += 1;
         trace.number(now).number(u64::from(node));
         match step {
